@@ -200,6 +200,8 @@ suite_python() {
     return
   fi
   run "library for python" count_step make -s python
+  # The driver of tests with arrays in GPU memory.
+  run "stand-in driver" count_step cargo build --quiet -p cuda-stand-in
   run "pytest" count_pytest "$python" -m pytest -q -rs bindings/python/tests tests/k8s
   while read -r reason; do
     leave_out "some of pytest" "$reason"

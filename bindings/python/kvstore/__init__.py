@@ -69,6 +69,7 @@ from ._errors import (
     UnsupportedError,
 )
 from ._store import KeyInfo, KVStore, create
+from ._streams import set_stream, stream
 from ._ticket import Ticket
 
 __version__: str = _library.loaded.kv_version().decode()
@@ -110,6 +111,8 @@ __all__ = [
     "UnsupportedError",
     "create",
     "set_logger",
+    "set_stream",
+    "stream",
 ]
 
 for _name in __all__:

@@ -8,11 +8,11 @@ arrays of another package alone does not wait for it.
 from __future__ import annotations
 
 import sys
-from ctypes import c_int64
-from typing import TYPE_CHECKING, Any, Callable
+from ctypes import addressof, c_int64
+from typing import TYPE_CHECKING, Any, Callable, Optional
 
 from ._dtypes import dtype_of, number_of
-from ._errors import InvalidArgumentError
+from ._errors import InvalidArgumentError, KVStoreError, error_for
 
 if TYPE_CHECKING:
     import numpy as np
@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 __all__ = [
     "as_array",
     "counter_of_changes",
+    "cuda_interface_of",
+    "current_stream",
     "is_list_of_arrays",
+    "labelled",
     "located",
     "number_of",
     "refuse_out",
@@ -31,6 +34,8 @@ __all__ = [
     "view",
 ]
 
+# A device type of DLPack.
+_CUDA = 2
 # What numpy asks an array of another package for.
 _EXPORTS = (
     "__array__",
@@ -87,6 +92,77 @@ def located(call: str, key: Any, error: BaseException) -> BaseException:
     refusal = kind(f"{call}: key {key!r}: {error}")
     refusal.__cause__ = error
     return refusal
+
+
+def labelled(label: str, error: KVStoreError) -> KVStoreError:
+    """The same failure with the call and the key in front of its text."""
+    return error_for(error.status, f"{label}: {error}")
+
+
+def current_stream(package: str, device: int) -> int:
+    """The stream on which a package queues this thread's work on a CUDA device."""
+    if package == "torch":
+        torch: Any = sys.modules["torch"]
+        return int(torch.cuda.current_stream(device).cuda_stream)
+    cupy: Any = sys.modules["cupy"]
+    try:
+        return int(cupy.cuda.get_current_stream(device).ptr)
+    except TypeError:  # Older versions tell that of the current device alone.
+        with cupy.cuda.Device(device):
+            return int(cupy.cuda.get_current_stream().ptr)
+
+
+def cuda_interface_of(array: Any) -> tuple[int, object, bool, Optional[int]]:
+    """The address of a tensor that describes an array with `__cuda_array_interface__`.
+
+    Also what keeps that tensor, whether it is read-only, and the array's stream if it names one.
+    """
+    import numpy as np
+
+    from ._library import Tensor
+
+    interface = array.__cuda_array_interface__
+    stream = interface.get("stream")
+    if interface.get("mask") is not None:
+        raise TypeError(f"a {type(array).__name__} with a mask is no plain array: pass a copy")
+    if stream is not None and stream <= 0:
+        raise InvalidArgumentError(f"__cuda_array_interface__ names the stream {stream}")
+    dtype = np.dtype(interface["typestr"])
+    shape = tuple(interface["shape"])
+    address, is_read_only = interface["data"]
+    extents = (c_int64 * len(shape))(*shape)
+    steps = _steps_of(interface.get("strides"), dtype.itemsize)
+    tensor = Tensor(
+        data=address,
+        device_type=_CUDA,
+        device_id=_number_of_device(array),
+        ndim=len(shape),
+        dtype=number_of(dtype),
+        shape=addressof(extents),
+        strides=None if steps is None else addressof(steps),
+    )
+    return addressof(tensor), (tensor, extents, steps), bool(is_read_only), stream
+
+
+def _steps_of(strides: Optional[tuple[int, ...]], itemsize: int) -> Any:
+    """Strides of bytes as an array of C with strides of elements."""
+    if strides is None:
+        return None
+    if any(stride % itemsize for stride in strides):
+        raise InvalidArgumentError(
+            f"strides of {tuple(strides)} bytes are not multiples of the {itemsize}-byte element: "
+            f"pass a copy"
+        )
+    return (c_int64 * len(strides))(*(stride // itemsize for stride in strides))
+
+
+def _number_of_device(array: Any) -> int:
+    """The GPU of an array by its attribute `device`, as the interface does not tell it; else 0."""
+    device = getattr(array, "device", None)
+    for number in (device, getattr(device, "id", None), getattr(device, "index", None)):
+        if isinstance(number, int):
+            return number
+    return 0
 
 
 def is_list_of_arrays(call: str, key: Any, value: Any) -> bool:

@@ -65,7 +65,7 @@ class InvalidArgumentError(KVStoreError, ValueError):
 
 
 class UnsupportedError(KVStoreError, NotImplementedError):
-    """Known, but not served by this build or this store: a store type, a CUDA tensor."""
+    """Known, but not served by this build or this store: a store type, rows of a CUDA tensor."""
 
     status = Status.UNSUPPORTED
 

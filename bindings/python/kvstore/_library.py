@@ -39,11 +39,18 @@ class Tensor(ctypes.Structure):
     ]
 
 
+class Device(ctypes.Structure):
+    """A kv_device."""
+
+    _fields_ = [("type", c_int32), ("id", c_int32)]
+
+
 Updater = CFUNCTYPE(c_int32, c_void_p, c_uint64, POINTER(Tensor), POINTER(Tensor))
 Logger = CFUNCTYPE(None, c_void_p, c_int32, c_char_p)
 Drop = CFUNCTYPE(None, c_void_p)
 
-# Functions that `_native` calls: those that take arrays, and one for waits.
+# Functions that `_native` calls: those that take arrays, and one for waits. It calls kv_wait(),
+# kv_cancel(), kv_set_stream() and kv_stream() of the other list, too.
 NATIVE = (
     "kv_init",
     "kv_push",
@@ -68,10 +75,13 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "kv_done": (c_void_p,),
     "kv_serve": (c_void_p,),
     "kv_stats": (c_void_p, c_void_p, c_size_t, c_void_p),
+    "kv_set_stream": (Device, c_void_p),
+    "kv_stream": (Device, c_void_p),
     "kv_set_logger": (c_int32, Logger, c_void_p, Drop),
     "kv_intern": (c_void_p, c_char_p, c_void_p),
     "kv_key_name": (c_void_p, c_uint64, c_void_p),
     "kv_key_info": (c_void_p, c_uint64, c_void_p, c_void_p, c_void_p, c_int32),
+    "kv_key_device": (c_void_p, c_uint64, c_void_p),
     "kv_keys": (c_void_p, c_void_p, c_size_t, c_void_p),
     "kv_remove": (c_void_p, c_void_p, c_size_t),
     "kv_wait": (c_void_p, c_uint64, c_int64),

@@ -20,6 +20,7 @@ from ._call import check, failure_of, library, wait
 from ._errors import ClosedError, InvalidArgumentError, Status
 from ._handle import Handle, run_postponed
 from ._keys import keys_of
+from ._library import Device
 from ._native import Call
 from ._texts import as_number, c_path, c_text, params_text
 from ._ticket import Ticket
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 _PUSH, _PULL = Call("push"), Call("pull")
 _PUSHPULL, _BROADCAST = Call("pushpull"), Call("broadcast")
 _PUSH_ROWS, _PULL_ROWS = Call("push_rows"), Call("pull_rows")
+_CPU = 1  # A device type of DLPack.
 _ROLES = {0: "worker", 1: "server", 2: "scheduler"}
 _ErrorType = type[BaseException]  # KVStore has a `type` of its own.
 
@@ -62,6 +64,10 @@ class KVStore(_native.Store, Unique):
     such as a PyTorch tensor (also one that requires a gradient); its memory is used as it is. A
     value, not an out, may also be a number or a list of numbers, which numpy makes an array of.
 
+    Arrays in the memory of a CUDA device come by `__dlpack__` or `__cuda_array_interface__`. A call
+    is queued on the current stream of their package, and returns before the GPU is done if all its
+    arrays are there.
+
     Methods may be called from any number of threads. They release the GIL. A store is not copied,
     pickled or handed to another process: `TypeError` says so.
     """
@@ -74,8 +80,7 @@ class KVStore(_native.Store, Unique):
     def __init__(self, type: str = "local", **options: Setting) -> None:
         if not isinstance(type, str):
             raise TypeError(f"the type of a store is a str, not {type.__class__.__name__}")
-        # Streams of CUDA arrays are not ordered here yet: such arrays are refused by default.
-        handle = Handle(type, {"cuda": "no", **options})
+        handle = Handle(type, options)
         self._handle: Optional[Handle] = handle
         name = c_char_p()
         check(library.kv_type(handle.pointer, byref(name)))
@@ -248,6 +253,17 @@ class KVStore(_native.Store, Unique):
             if ndim.value <= room:
                 return KeyInfo(_dtypes.name_of(dtype.value), tuple(shape[: ndim.value]))
             room = ndim.value
+
+    def key_device(self, key: Key) -> str:
+        """Where the value of a key is: "cpu", or the number of a GPU as in "cuda:0".
+
+        In a `device` store it is the GPU of the array that has initialised the key; every other
+        value is in host memory.
+        """
+        handle = self._open()
+        device = Device()
+        check(library.kv_key_device(handle.pointer, handle.number_of(key), byref(device)))
+        return "cpu" if device.type == _CPU else f"cuda:{device.id}"
 
     # How pushes merge.
 

@@ -46,19 +46,26 @@ class MXNetArray(Protocol):
     def to_dlpack_for_write(self) -> Callable[..., Any]: ...
 
 
+class CudaArray(Protocol):
+    """An array in the memory of a GPU, such as Numba's."""
+
+    @property
+    def __cuda_array_interface__(self) -> Mapping[str, Any]: ...
+
+
 Key = Union[str, int, np.integer[Any]]
 Keys = Union[Key, ListOf[Key]]
 
 # A value is an array, a number, or an array written out as numbers; a list has one for each device,
 # or what each key of a list gets.
-_Value = Union[HasDLPack, HasArray, MXNetArray, "array[Any]", memoryview, float]
+_Value = Union[HasDLPack, HasArray, MXNetArray, CudaArray, "array[Any]", memoryview, float]
 _Values1 = Union[_Value, ListOf[_Value]]
 _Values2 = Union[_Value, ListOf[_Values1]]
 _Values3 = Union[_Value, ListOf[_Values2]]
 _Values4 = Union[_Value, ListOf[_Values3]]
 Values = Union[_Value, ListOf[_Values4]]
 
-_Out = Union[HasDLPack, MXNetArray]
+_Out = Union[HasDLPack, MXNetArray, CudaArray]
 _Outs1 = Union[_Out, ListOf[_Out]]
 Outs = Union[_Out, ListOf[_Outs1]]
 

@@ -78,11 +78,18 @@ class Table(ctypes.Structure):
 
 
 _EXPORT = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.POINTER(ctypes.c_void_p))
+_CURRENT_STREAM = ctypes.PYFUNCTYPE(
+    ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.POINTER(ctypes.c_uint64)
+)
 _tables = []
 
 
-def type_with_table(majors=(1,)):
-    """A type of producers that offers tables of these versions, from new to old."""
+def type_with_table(majors=(1,), current_stream=None, borrows=False):
+    """A type of producers that offers tables of these versions, from new to old.
+
+    `current_stream(device_type, device, out)` is the table's function of that name. With `borrows`
+    it has the function that describes an array without an export, too.
+    """
 
     class TableProducer(VersionedProducer):
         def __dlpack__(self, **others):
@@ -97,12 +104,22 @@ def type_with_table(majors=(1,)):
         out[0] = ctypes.addressof(managed)
         return 0
 
-    function = _EXPORT(export)
+    def borrow(array, out):
+        array.borrowed += 1
+        ctypes.memmove(out, ctypes.addressof(array.tensor), ctypes.sizeof(Tensor))
+        return 0
+
+    TableProducer.borrowed = 0
+    function, borrowing = _EXPORT(export), _EXPORT(borrow)
+    stream = current_stream and _CURRENT_STREAM(current_stream)
     older = None
     for major in reversed(majors):
         address = ctypes.cast(function, ctypes.c_void_p).value if major == 1 else None
         table = Table(major=major, older=older, managed_from_object=address)
-        _tables.append((table, function))
+        table.current_stream = ctypes.cast(stream, ctypes.c_void_p).value if stream else None
+        if borrows:
+            table.tensor_from_object = ctypes.cast(borrowing, ctypes.c_void_p).value
+        _tables.append((table, function, borrowing, stream))
         older = ctypes.addressof(table)
     name = ctypes.c_char_p(b"dlpack_exchange_api")
     _tables.append(name)

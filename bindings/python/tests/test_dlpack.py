@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from producer import (
     BFLOAT16_NUMBER,
+    CPU,
     CUDA,
     CUDA_HOST,
     Producer,
@@ -95,12 +96,24 @@ def test_another_major_version_is_refused(kv):
         kv.init(1, VersionedProducer(filled(1), major=2))
 
 
-def test_memory_of_a_gpu_is_refused_with_the_key(kv):
-    kv.init(1, filled(0))
-    with pytest.raises(kvstore.UnsupportedError, match=r"push: key 1: .*CUDA"):
-        kv.push(1, Producer(filled(1), device=CUDA))
-    with pytest.raises(kvstore.UnsupportedError, match=r"pull: key 1: .*CUDA"):
-        kv.pull(1, out=Producer(filled(1), device=CUDA))
+def test_memory_of_a_gpu_is_refused_with_the_key_if_the_store_is_told_so():
+    with kvstore.create("device", cuda=False) as kv:
+        kv.init(1, filled(0))
+        value = VersionedProducer(filled(1), device=CUDA)
+        with pytest.raises(kvstore.UnsupportedError, match=r"push: key 1: .*CUDA.*cuda is no"):
+            kv.push(1, value)
+        with pytest.raises(kvstore.UnsupportedError, match=r"pull: key 1: .*CUDA.*cuda is no"):
+            kv.pull(1, out=value)
+        assert (value.made, value.alive) == (2, 0)
+
+
+def test_a_device_and_a_capsule_of_another_are_refused(kv):
+    class Odd(Producer):
+        def __dlpack_device__(self):
+            return (CPU, 0)
+
+    with pytest.raises(kvstore.InvalidArgumentError, match=r"init: key 1: .*capsule is of GPU 0"):
+        kv.init(1, Odd(filled(1), device=CUDA))
 
 
 def test_pinned_memory_is_used_like_any_other(kv):

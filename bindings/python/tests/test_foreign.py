@@ -67,7 +67,8 @@ def test_arrays_of_mxnet_are_used_where_they_are(kv):
     assert value.producer.alive == out.producer.alive == 0
 
 
-def test_arrays_of_mxnet_on_a_gpu_are_refused(kv):
+def test_arrays_of_mxnet_on_a_gpu_are_refused_with_the_key_if_the_store_is_told_so():
+    kv = kvstore.create(cuda=False)
     with pytest.raises(kvstore.UnsupportedError, match=r"init: key 3: .*CUDA"):
         kv.init(3, MxnetArray(np.ones(2), device=CUDA))
 

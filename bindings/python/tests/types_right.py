@@ -30,6 +30,14 @@ class Tensor:
         return (1, 0)
 
 
+class CudaTensor:
+    """An array on a GPU without DLPack."""
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        return {"shape": (3,), "typestr": "<f4", "data": (0x1000, False), "version": 3}
+
+
 def ones() -> Floats:
     return np.ones(3, np.float32)
 
@@ -72,6 +80,8 @@ def keys_and_values(kv: kvstore.KVStore) -> None:
     dtype: str = info.dtype
     shape: tuple[int, ...] = info.shape
     assert (dtype, shape) == ("float32", (3,))
+    device: str = kv.key_device("weight")
+    assert device == "cpu"
 
 
 def rows(kv: kvstore.KVStore) -> None:
@@ -161,6 +171,11 @@ def job(kv: kvstore.KVStore) -> None:
 def stores(folder: str) -> None:
     kvstore.set_logger(logging.getLogger("kvstore"), level=logging.DEBUG)
     kvstore.set_logger(None)
+    if folder == "a folder on a machine with a GPU":
+        kvstore.set_stream(0, None)
+        kvstore.create("device").pushpull(1, CudaTensor(), out=CudaTensor())
+        handle: int = kvstore.stream(0)
+        kvstore.set_stream(0, handle)
     with kvstore.create("local", threads=2, updater_undo=True, timeout_ms="60000") as kv:
         keys_and_values(kv)
         rows(kv)

@@ -26,6 +26,8 @@ kv.pull_async([[1, 2], [3]], [w, w])  # E: list-item
 kv.remove(1.0)  # E: arg-type
 kv.remove([None])  # E: list-item
 kv.key_info([1, 2])  # E: arg-type
+kv.key_device([1, 2])  # E: arg-type
+kvstore.set_stream("cuda:0", None)  # E: arg-type
 kv.set_hyperparameter("wd_mult", 0, key=0.5)  # E: arg-type
 kv.push_rows(3.5, [1], w)  # E: arg-type
 

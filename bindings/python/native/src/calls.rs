@@ -113,6 +113,11 @@ pub fn take_raised() -> Option<PyErr> {
     RAISED.take()
 }
 
+/// Keeps what was taken for the end of the call.
+pub fn put_raised(error: PyErr) {
+    RAISED.set(Some(error));
+}
+
 /// Raises what a handler raised while this thread waited.
 #[pyfunction]
 pub fn raise_interrupt() -> PyResult<()> {

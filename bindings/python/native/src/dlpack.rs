@@ -14,6 +14,7 @@ use pyo3::types::PyCapsule;
 
 use crate::library::Tensor;
 use crate::python::invalid;
+use crate::streams::CUDA;
 
 /// The version that this crate reads; minor versions only add.
 pub const MAJOR: u32 = 1;
@@ -84,7 +85,7 @@ pub struct Table {
     managed_from_object: unsafe extern "C" fn(*mut PyObject, *mut *mut Managed) -> c_int,
     object_from_managed: *const c_void,
     tensor_from_object: Option<unsafe extern "C" fn(*mut PyObject, *mut Tensor) -> c_int>,
-    current_stream: *const c_void,
+    current_stream: Option<unsafe extern "C" fn(c_int, c_int, *mut *mut c_void) -> c_int>,
 }
 
 // SAFETY: tables are constants of their packages.
@@ -108,6 +109,15 @@ impl Table {
         None
     }
 
+    /// The stream of a CUDA device on which the package queues the work of this thread.
+    pub fn current_stream(&self, py: Python<'_>, device: i32) -> Option<PyResult<u64>> {
+        let function = self.current_stream?;
+        let mut stream = std::ptr::null_mut();
+        // SAFETY: a function of the table, and a place for the stream.
+        let status = unsafe { function(CUDA, device, &raw mut stream) };
+        Some(if status == 0 { Ok(stream.addr() as u64) } else { Err(PyErr::fetch(py)) })
+    }
+
     /// Describes an array of the table's type for as long as it is neither dropped nor changed.
     pub fn borrow(&self, array: &Bound<'_, PyAny>) -> Option<PyResult<Described>> {
         let function = self.tensor_from_object?;
@@ -125,7 +135,7 @@ impl Table {
     /// Describes an array and keeps its memory, whatever becomes of the array.
     pub fn own(&self, array: &Bound<'_, PyAny>) -> PyResult<(Described, Owned)> {
         let mut managed = std::ptr::null_mut();
-        // SAFETY: as above.
+        // SAFETY: the array is of the type that offers the table, and there is a place for the result.
         let status = unsafe { (self.managed_from_object)(array.as_ptr(), &raw mut managed) };
         let owned = NonNull::new(managed).filter(|_| status == 0).map(Owned);
         let owned = owned.ok_or_else(|| PyErr::fetch(array.py()))?;

@@ -23,6 +23,8 @@ pub enum Way {
     Capsule,
     /// `to_dlpack_for_read` and `to_dlpack_for_write`
     Mxnet,
+    /// `__cuda_array_interface__`
+    CudaInterface,
     /// No array: numpy may be able to make one of it.
     Other,
 }
@@ -33,6 +35,8 @@ pub struct Kind {
     /// PyTorch's tensors have a counter of changes, and are never read-only.
     pub is_torch: bool,
     pub is_immutable: bool,
+    /// The package whose current stream `kvstore/_arrays.py` can ask for.
+    pub framework: Option<&'static str>,
 }
 
 /// Types by address. Locked without running code of Python, so never twice by a thread.
@@ -96,13 +100,21 @@ impl Kind {
             Way::Capsule
         } else if has(intern!(py, "to_dlpack_for_read"))? {
             Way::Mxnet
+        } else if has(intern!(py, "__cuda_array_interface__"))? {
+            Way::CudaInterface
         } else {
             Way::Other
         };
         let module = kind.getattr(intern!(py, "__module__"))?.to_string();
         let package = module.split('.').next().unwrap_or_default();
         let is_immutable = IMMUTABLE_PACKAGES.contains(&package);
-        Ok(Self { way, is_torch: is_of(kind, "torch", intern!(py, "Tensor"))?, is_immutable })
+        let is_torch = is_of(kind, "torch", intern!(py, "Tensor"))?;
+        let framework = if is_torch {
+            Some("torch")
+        } else {
+            is_of(kind, "cupy", intern!(py, "ndarray"))?.then_some("cupy")
+        };
+        Ok(Self { way, is_torch, is_immutable, framework })
     }
 }
 

@@ -3,7 +3,9 @@
 
 use std::cell::RefCell;
 use std::mem::ManuallyDrop;
+use std::ptr::with_exposed_provenance;
 
+use pyo3::exceptions::PyTypeError;
 use pyo3::ffi;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
@@ -16,10 +18,16 @@ use crate::kinds::{Kind, Way};
 use crate::library::Tensor;
 use crate::numpy;
 use crate::python::{invalid, rare};
+use crate::streams::{CUDA, Named, Streams};
 
 /// Maximum number of arrays of a call whose lists are used again, and of such lists per thread.
 const REUSED_ARRAYS: usize = 1 << 15;
 const REUSED_LISTS: usize = 4;
+/// Types of devices whose memory the host reads, in DLPack's numbers.
+const CPU: i32 = 1;
+const CUDA_HOST: i32 = 3;
+/// The `stream` of `__dlpack__` with which a producer orders nothing.
+const NO_WAIT: i64 = -1;
 const NULL: *mut ffi::PyObject = std::ptr::null_mut();
 
 /// What the library does with an array.
@@ -54,6 +62,7 @@ struct Parts {
     owned: Vec<Owned>,
     /// Outs whose changes PyTorch counts, kept as well.
     tracked: Vec<Py<PyAny>>,
+    streams: Streams,
 }
 
 thread_local! {
@@ -70,6 +79,7 @@ impl Parts {
         self.strides.clear();
         self.strided.clear();
         self.owned.clear();
+        self.streams.clear();
         // Not clear(): each reference would ask whether the thread holds the GIL.
         for each in self.kept.drain(..).chain(self.tracked.drain(..)) {
             each.drop_ref(py);
@@ -135,6 +145,7 @@ impl Lent {
         match kind.way {
             Way::Numpy => self.add_numpy(&array, role),
             Way::Table(_) | Way::Capsule | Way::Mxnet => self.add_dlpack(array, kind, role, life),
+            Way::CudaInterface => self.add_cuda_interface(array, role),
             Way::Other => self.add_other(&array, role),
         }?;
         self.0.keys.push(key);
@@ -173,8 +184,12 @@ impl Lent {
             Err(error)
         })?;
         if role != Role::Value && (described.is_read_only || kind.is_immutable) {
-            let text = format!("an out is a read-only {}", array.get_type().name()?);
-            return Err(invalid(array.py(), text));
+            return Err(read_only(&array)?);
+        }
+        if described.tensor.device_type == CUDA && !matches!(kind.way, Way::Capsule) {
+            let device = described.tensor.device_id;
+            let known = known_stream(array.py(), kind, device)?;
+            self.0.streams.join(array.py(), device, known)?;
         }
         self.0.tensors.push(described.tensor);
         let is_tracked = kind.is_torch && role != Role::Value;
@@ -208,8 +223,12 @@ impl Lent {
         let py = array.py();
         if let Way::Table(table) = kind.way {
             let (described, owned) = table.own(array)?;
-            self.0.owned.push(owned);
-            return Ok(described);
+            let Tensor { device_type, device_id, .. } = described.tensor;
+            // A table's functions order no streams: that is for `__dlpack__`, with a stream.
+            if device_type != CUDA || known_stream(py, kind, device_id)?.is_some() {
+                self.0.owned.push(owned);
+                return Ok(described);
+            }
         }
         let capsule = match (kind.way, role) {
             (Way::Mxnet, role) => {
@@ -219,11 +238,51 @@ impl Lent {
                     Role::Out | Role::ValueAndOut => intern!(py, "to_dlpack_for_write"),
                 })?
             }
-            _ => export(array)?,
+            _ => return self.export(array, kind),
         };
         let described = dlpack::read(&capsule, array)?;
         self.0.kept.push(capsule.unbind());
         Ok(described)
+    }
+
+    /// Describes an array by its `__dlpack__`, which gets the stream of the call.
+    fn export(&mut self, array: &Bound<'_, PyAny>, kind: Kind) -> PyResult<Described> {
+        let py = array.py();
+        let device = device_of(array, kind)?;
+        let stream = match device {
+            None => None,
+            Some((CUDA, id)) => {
+                let known = known_stream(py, kind, id)?;
+                let stream = self.0.streams.join(py, id, known)?;
+                // A framework whose current stream is that of the call has nothing to wait for.
+                Some(if known.is_some() { NO_WAIT } else { stream.cast_signed() })
+            }
+            Some(_) => Some(NO_WAIT),
+        };
+        let capsule = capsule_of(array, stream)?;
+        let described = dlpack::read(&capsule, array)?;
+        let Tensor { device_type, device_id, .. } = described.tensor;
+        if device_type == CUDA && device != Some((CUDA, device_id)) {
+            let text = format!("its capsule is of GPU {device_id}, __dlpack_device__() is not");
+            return Err(invalid(py, text));
+        }
+        self.0.kept.push(capsule.unbind());
+        Ok(described)
+    }
+
+    fn add_cuda_interface(&mut self, array: Bound<'_, PyAny>, role: Role) -> PyResult<()> {
+        let py = array.py();
+        let (address, memory, is_read_only, known): (usize, Py<PyAny>, bool, Option<u64>) =
+            rare(intern!(py, "cuda_interface_of"), (&array,))?.extract()?;
+        if role != Role::Value && is_read_only {
+            return Err(read_only(&array)?);
+        }
+        // SAFETY: the address of a tensor that `memory` keeps, with its shape and strides.
+        let tensor = unsafe { with_exposed_provenance::<Tensor>(address).read() };
+        self.0.streams.join(py, tensor.device_id, known)?;
+        self.0.tensors.push(tensor);
+        self.0.kept.extend([memory, array.unbind()]);
+        Ok(())
     }
 
     fn add_other(&mut self, array: &Bound<'_, PyAny>, role: Role) -> PyResult<()> {
@@ -240,6 +299,30 @@ impl Lent {
         for &(index, start) in &parts.strided {
             parts.tensors[index].strides = parts.strides[start..].as_ptr();
         }
+    }
+
+    /// Names the key of the array that was added last, if it brought a stream.
+    pub fn label_stream(&mut self, label: impl FnOnce() -> PyResult<String>) -> PyResult<()> {
+        self.0.streams.label(label)
+    }
+
+    /// Names the streams of the arrays for this thread, until the result is dropped.
+    pub fn name_streams(&self, py: Python<'_>) -> PyResult<Option<Named>> {
+        self.0.streams.name(py)
+    }
+
+    /// Whether a package of arrays on a GPU queues its work on a stream that is not known.
+    pub fn is_unordered(&self) -> bool {
+        self.0.streams.unordered().next().is_some()
+    }
+
+    /// The first array, with its key, on each GPU with arrays of such a package.
+    pub fn unordered(&self) -> impl Iterator<Item = (u64, &Tensor)> {
+        let pairs = || self.0.keys.iter().copied().zip(&self.0.tensors);
+        let is_on =
+            |device, tensor: &Tensor| (tensor.device_type, tensor.device_id) == (CUDA, device);
+        let first = move |device| pairs().find(|(_, tensor)| is_on(device, tensor));
+        self.0.streams.unordered().filter_map(first)
     }
 
     /// Tells PyTorch that outs have changed: `backward()` then refuses what it saved of them.
@@ -264,8 +347,40 @@ impl Lent {
     }
 }
 
+/// The refusal of an out.
+fn read_only(array: &Bound<'_, PyAny>) -> PyResult<PyErr> {
+    let text = format!("an out is a read-only {}", array.get_type().name()?);
+    Ok(invalid(array.py(), text))
+}
+
+/// The stream of a device that is current for this thread in an array's package, if it is known.
+fn known_stream(py: Python<'_>, kind: Kind, device: i32) -> PyResult<Option<u64>> {
+    if let Way::Table(table) = kind.way
+        && let Some(stream) = table.current_stream(py, device)
+    {
+        return stream.map(Some);
+    }
+    match kind.framework {
+        Some(name) => rare(intern!(py, "current_stream"), (name, device))?.extract(),
+        None => Ok(None),
+    }
+}
+
+/// The device of an array, in DLPack's numbers; none where an export needs no stream.
+fn device_of(array: &Bound<'_, PyAny>, kind: Kind) -> PyResult<Option<(i32, i32)>> {
+    let py = array.py();
+    if kind.is_torch && !array.getattr(intern!(py, "is_cuda"))?.is_truthy()? {
+        return Ok(None);
+    }
+    let Some(method) = array.getattr_opt(intern!(py, "__dlpack_device__"))? else {
+        return Ok(None);
+    };
+    let device: (i32, i32) = method.call0()?.extract()?;
+    Ok(Some(device).filter(|(kind, _)| ![CPU, CUDA_HOST].contains(kind)))
+}
+
 /// The capsule of an array's `__dlpack__`.
-fn export<'py>(array: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+fn capsule_of<'py>(array: &Bound<'py, PyAny>, stream: Option<i64>) -> PyResult<Bound<'py, PyAny>> {
     let py = array.py();
     let detached = match array.getattr_opt(intern!(py, "requires_grad"))? {
         // PyTorch exports no tensor that takes part in a gradient.
@@ -273,14 +388,17 @@ fn export<'py>(array: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         _ => None,
     };
     let export = detached.as_ref().unwrap_or(array).getattr(intern!(py, "__dlpack__"))?;
-    let version = PyDict::new(py);
-    version.set_item(intern!(py, "max_version"), (MAJOR, 0))?;
-    export.call((), Some(&version)).or_else(|error| {
+    let arguments = PyDict::new(py);
+    if let Some(stream) = stream {
+        arguments.set_item(intern!(py, "stream"), stream)?;
+    }
+    arguments.set_item(intern!(py, "max_version"), (MAJOR, 0))?;
+    export.call((), Some(&arguments)).or_else(|error| {
         // A producer older than DLPack 1.0.
-        if error.is_instance_of::<pyo3::exceptions::PyTypeError>(py) {
-            export.call0()
-        } else {
-            Err(error)
+        if !error.is_instance_of::<PyTypeError>(py) {
+            return Err(error);
         }
+        arguments.del_item(intern!(py, "max_version"))?;
+        export.call((), Some(&arguments))
     })
 }

@@ -17,6 +17,7 @@ mod operation;
 mod pairs;
 mod python;
 mod store;
+mod streams;
 
 use pyo3::prelude::*;
 

@@ -41,6 +41,28 @@ pub struct Tensor {
     pub byte_offset: u64,
 }
 
+impl Tensor {
+    /// Bytes of the elements without gaps.
+    ///
+    /// # Safety
+    ///
+    /// The shape has `ndim` extents.
+    pub unsafe fn row_major_bytes(&self) -> usize {
+        let ndim = usize::try_from(self.ndim).unwrap_or(0);
+        let bits = usize::from(self.dtype.bits);
+        // SAFETY: the caller's promise.
+        let extents = (0..ndim).map(|axis| unsafe { *self.shape.add(axis) });
+        extents.map(|extent| usize::try_from(extent).unwrap_or(0)).product::<usize>() * bits / 8
+    }
+
+    /// A row-major tensor of the same shape and dtype in host memory.
+    pub fn in_host_memory(&self, data: *mut c_void) -> Self {
+        const CPU: i32 = 1;
+        let strides = std::ptr::null();
+        Self { data, device_type: CPU, device_id: 0, strides, byte_offset: 0, ..*self }
+    }
+}
+
 /// The handle that `dlopen()` gave for the library, a number.
 static HANDLE: OnceLock<usize> = OnceLock::new();
 

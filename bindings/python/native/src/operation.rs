@@ -9,7 +9,7 @@ use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
 use pyo3::prelude::*;
 
-use crate::calls::{Inside, take_raised};
+use crate::calls::{Inside, put_raised, take_raised};
 use crate::lent::{Lent, Life, Role};
 use crate::library::{OK, Store, Tensor, function, may_have_written};
 use crate::pairs::Lender;
@@ -167,18 +167,24 @@ fn carry_out(
     let store = handle.get().address();
     let ticket = ticket.expose_provenance();
     let inside = Inside::enter(py)?;
+    let named = lent.name_streams(py)?;
+    let waits = if ticket == 0 && lent.is_unordered() { Some(Waits::find()?) } else { None };
     // SAFETY: the caller holds the handle, which frees the store when it goes, and these lists.
-    let status = py.detach(|| unsafe { call(lent, function, store, priority, ticket) });
+    let status = py.detach(|| unsafe {
+        match &waits {
+            Some(waits) => waits.call(lent, function, store, priority),
+            None => call(lent, function, store, priority, ticket),
+        }
+    });
+    // Before the library is called again: its text is that of the last call.
+    let failure = (status != OK).then(|| failure_of(py, status));
+    drop(named);
     drop(inside);
     let raised = take_raised();
     if raised.is_some() || may_have_written(status) {
         lent.note_written(py)?;
     }
-    match raised {
-        Some(error) => Err(error),
-        None if status == OK => Ok(()),
-        None => Err(failure_of(py, status)),
-    }
+    raised.or(failure).map_or(Ok(()), Err)
 }
 
 /// # Safety
@@ -201,6 +207,76 @@ unsafe fn call(lent: &Lent, function: Function, store: usize, priority: i32, tic
                 call(store, keys, tensors, count, other_keys, others, other_count, priority, ticket)
             }
         }
+    }
+}
+
+/// Calls with arrays on GPUs whose package orders none of its work behind the library's: such a call
+/// returns when the GPUs are done, so that the package may use the memory again.
+struct Waits {
+    wait: unsafe extern "C" fn(Store, u64, i64) -> i32,
+    cancel: unsafe extern "C" fn(Store, u64) -> i32,
+    pull: One,
+}
+
+impl Waits {
+    fn find() -> PyResult<Self> {
+        // SAFETY: the header declares these functions with these parameters.
+        unsafe {
+            Ok(Self {
+                wait: function("kv_wait")?,
+                cancel: function("kv_cancel")?,
+                pull: function("kv_pull")?,
+            })
+        }
+    }
+
+    /// Makes a call and waits for the GPUs.
+    ///
+    /// # Safety
+    ///
+    /// As for `call`.
+    unsafe fn call(&self, lent: &Lent, function: Function, store: usize, priority: i32) -> i32 {
+        const FOR_EVER: i64 = -1;
+        let ticket = AtomicU64::new(0);
+        // SAFETY: the caller's promise; the ticket is not gone before the return.
+        unsafe {
+            let place = ticket.as_ptr().expose_provenance();
+            let status = call(lent, function, store, priority, place);
+            let store = std::ptr::with_exposed_provenance_mut(store);
+            match (status, function) {
+                (OK, Function::Init(_)) => self.wait_for_values(lent, store),
+                (OK, _) => {
+                    let status = (self.wait)(store, ticket.load(SeqCst), FOR_EVER);
+                    if let Some(raised) = take_raised() {
+                        (self.cancel)(store, ticket.load(SeqCst));
+                        put_raised(raised);
+                    }
+                    status
+                }
+                _ => status,
+            }
+        }
+    }
+
+    /// An init has no ticket. Pulls into host memory, one for each GPU, come behind it.
+    ///
+    /// # Safety
+    ///
+    /// The store is open.
+    unsafe fn wait_for_values(&self, lent: &Lent, store: Store) -> i32 {
+        for (key, tensor) in lent.unordered() {
+            // SAFETY: a tensor of the list has a shape of so many extents.
+            let bytes = unsafe { tensor.row_major_bytes() };
+            let mut copy = vec![0_u64; bytes.div_ceil(8)];
+            let out = tensor.in_host_memory(copy.as_mut_ptr().cast());
+            // SAFETY: the copy has room for the tensor and lives until the pull has ended.
+            let status =
+                unsafe { (self.pull)(store, &raw const key, &raw const out, 1, 0, null_mut()) };
+            if status != OK {
+                return status;
+            }
+        }
+        OK
     }
 }
 

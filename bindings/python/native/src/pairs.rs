@@ -131,7 +131,10 @@ impl<'a, 'py> Lender<'a, 'py> {
         array: Bound<'py, PyAny>,
     ) -> PyResult<()> {
         let kind = self.kinds.of(&array);
-        let added = kind.and_then(|kind| self.lent.add(number, array, kind, self.role, self.life));
+        let added = kind.and_then(|kind| {
+            self.lent.add(number, array, kind, self.role, self.life)?;
+            self.lent.label_stream(|| Ok(format!("{}: key {}", self.call, key.repr()?)))
+        });
         added.or_else(|error| {
             let py = key.py();
             let error = error.into_value(py);
