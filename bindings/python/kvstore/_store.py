@@ -66,7 +66,7 @@ class KVStore(_native.Store, Unique):
 
     Arrays in the memory of a CUDA device come by `__dlpack__` or `__cuda_array_interface__`. A call
     is queued on the current stream of their package, and returns before the GPU is done if all its
-    arrays are there.
+    arrays are there; docs/gpu.md has the rules.
 
     Methods may be called from any number of threads. They release the GIL. A store is not copied,
     pickled or handed to another process: `TypeError` says so.

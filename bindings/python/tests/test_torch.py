@@ -1,5 +1,7 @@
 """PyTorch's tensors; runs where PyTorch is installed."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from support import WAIT_SECONDS, Gate
@@ -223,3 +225,26 @@ def test_tensors_without_memory_are_refused(kv):
     kv.init(1, torch.zeros(3))
     with pytest.raises(kvstore.KVStoreError, match="push: key 1"):
         kv.push(1, torch.zeros(3, dtype=torch.complex64))
+
+
+def test_the_loop_of_the_page_about_gpus_trains_on_the_cpu_too(monkeypatch, tmp_path):
+    """With two replicas in host memory in place of two GPUs."""
+    page = (Path(__file__).resolve().parents[3] / "docs" / "gpu.md").read_text()
+    program = page.partition("```python\n")[2].partition("```")[0]
+    assert "kv.pushpull(names, gradients, out=weights)" in program
+    program = program.replace('torch.device("cuda", number)', 'torch.device("cpu")')
+    torch.manual_seed(0)
+    inputs = torch.randn(60, 8)
+    labels = (inputs[:, 0] > 0).long()
+    names = {
+        "make_model": lambda: torch.nn.Linear(8, 2),
+        "loader": [(inputs, labels)] * 40,
+    }
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.chdir(tmp_path)
+    exec(program, names)
+    first, second = names["replicas"]
+    for one, other in zip(first.parameters(), second.parameters()):
+        assert torch.equal(one, other)
+    assert (first(inputs).argmax(1) == labels).float().mean() > 0.9
+    assert (tmp_path / "model.safetensors").exists()
