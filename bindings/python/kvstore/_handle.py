@@ -101,6 +101,10 @@ class Handle(_native.Handle, Unique):
         else:
             postponed.append(lambda: self._end_loan(ticket, loan))
 
+    def keep_until_free(self, loan: object) -> None:
+        """Keeps arrays that an operation may still use, although its call has ended."""
+        self._loans_until_free.append(loan)
+
     def _end_loan(self, ticket: int, loan: object) -> None:
         if self._given_up:
             _callbacks.keep_for_ever(loan)

@@ -127,6 +127,27 @@ def test_optimizers_give_the_bits_of_arrays_in_host_memory(kind):
         assert out.get().tobytes() == wanted.tobytes(), rule
 
 
+@pytest.mark.gpu(DEVICES=2)
+def test_each_gpu_of_a_call_has_its_own_current_stream_under_every_seed():
+    cupy = stand_in.cupy()
+    streams = [driver.stream(device) for device in range(2)]
+    for device, stream in enumerate(streams):
+        cupy.current.streams[device] = stream
+    for seed in range(SEEDS):
+        driver.seed(seed)
+        kv = kvstore.create("device")
+        kv.init(1, cupy.ndarray(filled(0), device=1))
+        values = [cupy.ndarray(filled(1 + device), device) for device in range(2)]
+        outs = [cupy.ndarray(filled(0), device) for device in range(2)]
+        kv.pushpull(1, values, out=outs)
+        for value in values:
+            value.fill(1000)
+        assert [float(out.get()[0, 0]) for out in outs] == [3, 3], seed
+        assert [kvstore.stream(device) for device in range(2)] == [0, 0]
+        for device, stream in enumerate(streams):
+            driver.synchronize(stream, device)
+
+
 @pytest.mark.gpu(DEVICES=4)
 def test_four_gpus_in_one_call():
     kv = kvstore.create("device")
@@ -710,6 +731,32 @@ def test_a_wait_ends_at_its_deadline_and_names_the_key_and_the_gpu():
     assert kvstore.stream(0) == 0
     assert stream
     driver.seed(1)
+
+
+def test_ctrl_c_ends_a_call_that_waits_for_a_gpu(run):
+    program = """
+import os, signal, threading, time, numpy as np, kvstore
+from stand_in import GpuArray, driver
+for made in ({}, {"stream": driver.stream()}):
+    kv = kvstore.create("device")
+    value = GpuArray(np.ones(3, np.float32), **made)
+    kv.init(1, value)
+    driver.fail("cuLaunchKernel:1=hang")
+    sent = []
+    def send():
+        sent.append(time.monotonic())
+        os.kill(os.getpid(), signal.SIGINT)
+    timer = threading.Timer(0.3, send)
+    timer.start()
+    try:
+        kv.pushpull(1, [value, value], out=value)
+    except KeyboardInterrupt:
+        print("late" if time.monotonic() - sent[0] > 2 else "interrupted", value.alive, flush=True)
+    driver.seed(1)
+os._exit(0)
+"""
+    result = run("-c", program)
+    assert result.stdout == "interrupted 3\n" * 2, result.stderr
 
 
 def test_immutable_packages_are_values_only():

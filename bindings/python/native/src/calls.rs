@@ -102,10 +102,7 @@ unsafe extern "C" fn is_interrupted(_: *mut c_void) -> i32 {
         }
         ffi::PyGILState_Release(state);
     }
-    let raised = RAISED.take();
-    let is_interrupted = raised.is_some();
-    RAISED.set(raised);
-    i32::from(is_interrupted)
+    i32::from(has_raised())
 }
 
 /// What a handler raised while this thread waited.
@@ -113,9 +110,12 @@ pub fn take_raised() -> Option<PyErr> {
     RAISED.take()
 }
 
-/// Keeps what was taken for the end of the call.
-pub fn put_raised(error: PyErr) {
-    RAISED.set(Some(error));
+/// Whether a handler has raised while this thread waited.
+pub fn has_raised() -> bool {
+    let raised = RAISED.take();
+    let has_raised = raised.is_some();
+    RAISED.set(raised);
+    has_raised
 }
 
 /// Raises what a handler raised while this thread waited.

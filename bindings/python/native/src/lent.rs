@@ -18,6 +18,7 @@ use crate::kinds::{Kind, Way};
 use crate::library::Tensor;
 use crate::numpy;
 use crate::python::{invalid, rare};
+use crate::store::Handle;
 use crate::streams::{CUDA, Named, Streams};
 
 /// Maximum number of arrays of a call whose lists are used again, and of such lists per thread.
@@ -323,6 +324,14 @@ impl Lent {
             |device, tensor: &Tensor| (tensor.device_type, tensor.device_id) == (CUDA, device);
         let first = move |device| pairs().find(|(_, tensor)| is_on(device, tensor));
         self.0.streams.unordered().filter_map(first)
+    }
+
+    /// Keeps the arrays as long as the store.
+    pub fn keep_until_free(&self, handle: &Bound<'_, Handle>) -> PyResult<()> {
+        let py = handle.py();
+        let kept = self.0.kept.iter().chain(&self.0.tracked).map(|each| each.bind(py));
+        let list = PyList::new(py, kept.collect::<Vec<_>>())?;
+        handle.call_method1(intern!(py, "keep_until_free"), (list,)).map(drop)
     }
 
     /// Tells PyTorch that outs have changed: `backward()` then refuses what it saved of them.

@@ -2,14 +2,14 @@
 #![allow(unsafe_code, reason = "calls of the C library")]
 
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 
 use pyo3::exceptions::PyValueError;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
 use pyo3::prelude::*;
 
-use crate::calls::{Inside, put_raised, take_raised};
+use crate::calls::{Inside, has_raised, take_raised};
 use crate::lent::{Lent, Life, Role};
 use crate::library::{OK, Store, Tensor, function, may_have_written};
 use crate::pairs::Lender;
@@ -178,6 +178,9 @@ fn carry_out(
     });
     // Before the library is called again: its text is that of the last call.
     let failure = (status != OK).then(|| failure_of(py, status));
+    if waits.is_some_and(|waits| waits.is_lent.load(SeqCst)) {
+        lent.keep_until_free(handle)?;
+    }
     drop(named);
     drop(inside);
     let raised = take_raised();
@@ -216,6 +219,8 @@ struct Waits {
     wait: unsafe extern "C" fn(Store, u64, i64) -> i32,
     cancel: unsafe extern "C" fn(Store, u64) -> i32,
     pull: One,
+    /// Whether a call has ended before its operation, which still uses the arrays.
+    is_lent: AtomicBool,
 }
 
 impl Waits {
@@ -226,6 +231,7 @@ impl Waits {
                 wait: function("kv_wait")?,
                 cancel: function("kv_cancel")?,
                 pull: function("kv_pull")?,
+                is_lent: AtomicBool::new(false),
             })
         }
     }
@@ -247,9 +253,10 @@ impl Waits {
                 (OK, Function::Init(_)) => self.wait_for_values(lent, store),
                 (OK, _) => {
                     let status = (self.wait)(store, ticket.load(SeqCst), FOR_EVER);
-                    if let Some(raised) = take_raised() {
-                        (self.cancel)(store, ticket.load(SeqCst));
-                        put_raised(raised);
+                    if has_raised() {
+                        // Ends soon: the handler's error is asked for again.
+                        let ended = (self.cancel)(store, ticket.load(SeqCst));
+                        self.is_lent.store(ended != OK, SeqCst);
                     }
                     status
                 }
