@@ -29,14 +29,31 @@ pub enum Way {
     Other,
 }
 
+/// Packages whose current stream `kvstore/_arrays.py` knows.
+#[derive(Clone, Copy, PartialEq)]
+pub enum Framework {
+    Torch,
+    Cupy,
+    Other,
+}
+
+impl Framework {
+    pub fn name(self) -> Option<&'static str> {
+        match self {
+            Self::Torch => Some("torch"),
+            Self::Cupy => Some("cupy"),
+            Self::Other => None,
+        }
+    }
+}
+
 #[derive(Clone, Copy)]
 pub struct Kind {
     pub way: Way,
-    /// PyTorch's tensors have a counter of changes, and are never read-only.
-    pub is_torch: bool,
+    pub framework: Framework,
     pub is_immutable: bool,
-    /// The package whose current stream `kvstore/_arrays.py` can ask for.
-    pub framework: Option<&'static str>,
+    /// Whether `__dlpack_device__` is there.
+    pub tells_device: bool,
 }
 
 /// Types by address. Locked without running code of Python, so never twice by a thread.
@@ -67,6 +84,12 @@ impl<'py> Kinds<'py> {
 }
 
 impl Kind {
+    /// PyTorch's tensors have a counter of changes, and are never read-only.
+    #[inline]
+    pub fn is_torch(&self) -> bool {
+        self.framework == Framework::Torch
+    }
+
     fn of(array: &Bound<'_, PyAny>, kind: &Bound<'_, PyType>) -> PyResult<Self> {
         let mut known = KINDS.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, found)) = known.iter().find(|(each, _)| each.is(kind)) {
@@ -108,13 +131,15 @@ impl Kind {
         let module = kind.getattr(intern!(py, "__module__"))?.to_string();
         let package = module.split('.').next().unwrap_or_default();
         let is_immutable = IMMUTABLE_PACKAGES.contains(&package);
-        let is_torch = is_of(kind, "torch", intern!(py, "Tensor"))?;
-        let framework = if is_torch {
-            Some("torch")
+        let framework = if is_of(kind, "torch", intern!(py, "Tensor"))? {
+            Framework::Torch
+        } else if is_of(kind, "cupy", intern!(py, "ndarray"))? {
+            Framework::Cupy
         } else {
-            is_of(kind, "cupy", intern!(py, "ndarray"))?.then_some("cupy")
+            Framework::Other
         };
-        Ok(Self { way, is_torch, is_immutable, framework })
+        let tells_device = has(intern!(py, "__dlpack_device__"))?;
+        Ok(Self { way, framework, is_immutable, tells_device })
     }
 }
 

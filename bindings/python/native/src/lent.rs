@@ -176,7 +176,7 @@ impl Lent {
         life: Life,
     ) -> PyResult<()> {
         let described = match kind.way {
-            Way::Table(table) if kind.is_torch => self.borrow(table, &array, life),
+            Way::Table(table) if kind.is_torch() => self.borrow(table, &array, life),
             _ => None,
         };
         let described = described.unwrap_or_else(|| self.own(&array, kind, role));
@@ -193,7 +193,7 @@ impl Lent {
             self.0.streams.join(array.py(), device, known)?;
         }
         self.0.tensors.push(described.tensor);
-        let is_tracked = kind.is_torch && role != Role::Value;
+        let is_tracked = kind.is_torch() && role != Role::Value;
         let kept = if is_tracked { &mut self.0.tracked } else { &mut self.0.kept };
         kept.push(array.unbind());
         Ok(())
@@ -302,13 +302,20 @@ impl Lent {
         }
     }
 
+    /// Whether an array is in the memory of a CUDA device.
+    #[inline]
+    pub fn uses_devices(&self) -> bool {
+        !self.0.streams.is_empty()
+    }
+
     /// Names the key of the array that was added last, if it brought a stream.
+    #[inline]
     pub fn label_stream(&mut self, label: impl FnOnce() -> PyResult<String>) -> PyResult<()> {
-        self.0.streams.label(label)
+        if self.uses_devices() { self.0.streams.label(label) } else { Ok(()) }
     }
 
     /// Names the streams of the arrays for this thread, until the result is dropped.
-    pub fn name_streams(&self, py: Python<'_>) -> PyResult<Option<Named>> {
+    pub fn name_streams(&self, py: Python<'_>) -> PyResult<Named> {
         self.0.streams.name(py)
     }
 
@@ -369,7 +376,7 @@ fn known_stream(py: Python<'_>, kind: Kind, device: i32) -> PyResult<Option<u64>
     {
         return stream.map(Some);
     }
-    match kind.framework {
+    match kind.framework.name() {
         Some(name) => rare(intern!(py, "current_stream"), (name, device))?.extract(),
         None => Ok(None),
     }
@@ -378,13 +385,13 @@ fn known_stream(py: Python<'_>, kind: Kind, device: i32) -> PyResult<Option<u64>
 /// The device of an array, in DLPack's numbers; none where an export needs no stream.
 fn device_of(array: &Bound<'_, PyAny>, kind: Kind) -> PyResult<Option<(i32, i32)>> {
     let py = array.py();
-    if kind.is_torch && !array.getattr(intern!(py, "is_cuda"))?.is_truthy()? {
+    if kind.is_torch() && !array.getattr(intern!(py, "is_cuda"))?.is_truthy()? {
         return Ok(None);
     }
-    let Some(method) = array.getattr_opt(intern!(py, "__dlpack_device__"))? else {
+    if !kind.tells_device {
         return Ok(None);
-    };
-    let device: (i32, i32) = method.call0()?.extract()?;
+    }
+    let device: (i32, i32) = array.call_method0(intern!(py, "__dlpack_device__"))?.extract()?;
     Ok(Some(device).filter(|(kind, _)| ![CPU, CUDA_HOST].contains(kind)))
 }
 

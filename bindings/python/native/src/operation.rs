@@ -167,6 +167,26 @@ fn carry_out(
     let store = handle.get().address();
     let ticket = ticket.expose_provenance();
     let inside = Inside::enter(py)?;
+    if lent.uses_devices() {
+        return carry_out_on_devices(inside, lent, function, handle, (priority, ticket));
+    }
+    // SAFETY: the caller holds the handle, which frees the store when it goes, and these lists.
+    let status = py.detach(|| unsafe { call(lent, function, store, priority, ticket) });
+    drop(inside);
+    finish(py, lent, status, None)
+}
+
+/// The same on the streams of the arrays.
+#[cold]
+fn carry_out_on_devices(
+    inside: Inside,
+    lent: &Lent,
+    function: Function,
+    handle: &Bound<'_, Handle>,
+    (priority, ticket): (i32, usize),
+) -> PyResult<()> {
+    let py = handle.py();
+    let store = handle.get().address();
     let named = lent.name_streams(py)?;
     let waits = if ticket == 0 && lent.is_unordered() { Some(Waits::find()?) } else { None };
     // SAFETY: the caller holds the handle, which frees the store when it goes, and these lists.
@@ -183,11 +203,20 @@ fn carry_out(
     }
     drop(named);
     drop(inside);
+    finish(py, lent, status, failure)
+}
+
+/// The result of a call; PyTorch is told of the outs.
+fn finish(py: Python<'_>, lent: &Lent, status: i32, failure: Option<PyErr>) -> PyResult<()> {
     let raised = take_raised();
     if raised.is_some() || may_have_written(status) {
         lent.note_written(py)?;
     }
-    raised.or(failure).map_or(Ok(()), Err)
+    match raised {
+        Some(error) => Err(error),
+        None if status == OK => Ok(()),
+        None => Err(failure.unwrap_or_else(|| failure_of(py, status))),
+    }
 }
 
 /// # Safety

@@ -82,6 +82,11 @@ struct Shared {
 pub struct Streams(Vec<Shared>);
 
 impl Streams {
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     pub fn clear(&mut self) {
         self.0.clear();
     }
@@ -126,10 +131,7 @@ impl Streams {
     }
 
     /// Names the streams for this thread, until the result is dropped.
-    pub fn name(&self, py: Python<'_>) -> PyResult<Option<Named>> {
-        if self.0.is_empty() {
-            return Ok(None);
-        }
+    pub fn name(&self, py: Python<'_>) -> PyResult<Named> {
         let functions = Functions::find()?;
         let mut named = Named { functions, before: Vec::new() };
         for Shared { device, stream, label, .. } in &self.0 {
@@ -151,7 +153,7 @@ impl Streams {
                 return Err(PyErr::from_value(labelled));
             }
         }
-        Ok(Some(named))
+        Ok(named)
     }
 }
 
