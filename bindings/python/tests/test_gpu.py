@@ -293,6 +293,117 @@ def test_a_stream_that_is_not_named_is_seen_under_some_seed():
     assert wrong
 
 
+class Program:
+    """Random calls with arrays of every memory and package, beside numpy."""
+
+    def __init__(self, seed):
+        self.random = np.random.default_rng(seed)
+        self.cupy = stand_in.cupy()
+        self.streams = [0, driver.stream(), driver.stream()]
+        self.kv = kvstore.create(self.random.choice(["local", "device"]))
+        self.model, self.pending = {}, []
+        # Arrays whose stream is not known are in a call with others only if that stream is named.
+        self.names = self.random.random() < 0.5
+        kvstore.set_stream(0, None)
+
+    def array(self, numbers):
+        make = self.random.choice(4)
+        if make == 0:
+            return numbers.copy()
+        if make == 1 and self.names:
+            return GpuArray(numbers, stream=self.random.choice([1, *self.streams[1:]]).item())
+        if make == 2:
+            return InterfaceArray(numbers, stream=self.current() or 1)
+        return self.cupy.ndarray(numbers)
+
+    def current(self):
+        return self.cupy.current.streams.get(0, 0)
+
+    def numbers(self):
+        return self.random.integers(-8, 8, (3, 4)).astype(np.float32)
+
+    def check(self, out, wanted):
+        assert np.array_equal(out if isinstance(out, np.ndarray) else out.get(), wanted)
+
+    def step(self):
+        if self.random.random() < 0.3:
+            driver.synchronize(self.current() or 1)
+            self.cupy.current.streams[0] = self.random.choice(self.streams).item()
+            if self.names:
+                kvstore.set_stream(0, self.current() or None)
+        key = int(self.random.integers(5))
+        if key not in self.model:
+            self.model[key] = self.numbers()
+            self.kv.init(key, self.array(self.model[key]))
+            return
+        call = self.random.choice(["push", "pull", "pushpull", "remove"], p=[0.4, 0.25, 0.3, 0.05])
+        values = [self.numbers() for _ in range(self.random.integers(1, 4))]
+        arrays, out = [self.array(each) for each in values], self.array(np.zeros((3, 4), F32))
+        if call == "remove":
+            self.kv.remove(key)
+            del self.model[key]
+            return
+        if call != "pull":
+            self.model[key] = sum(values)
+        arguments = {"push": (arrays,), "pull": (out,), "pushpull": (arrays, out)}[call]
+        if self.random.random() < 0.3:
+            ticket = getattr(self.kv, f"{call}_async")(key, *arguments)
+            self.pending.append((ticket, out if call != "push" else None, self.model[key]))
+            return
+        getattr(self.kv, call)(key, *arguments)
+        if call != "push" and self.random.random() < 0.5:
+            self.check(out, self.model[key])
+        for value in arrays:
+            # Free for its package at once.
+            if isinstance(value, GpuArray):
+                value.fill(1000)
+
+    def settle(self):
+        for ticket, out, wanted in self.pending:
+            ticket.wait(WAIT_SECONDS)
+            if out is not None:
+                self.check(out, wanted)
+        for key, wanted in self.model.items():
+            self.check(pulled(self.kv, key, wanted), wanted)
+        for stream in self.streams:
+            driver.synchronize(stream)
+
+
+@pytest.mark.gpu(RACES="no")
+def test_random_programs_give_the_values_of_numpy_under_every_seed():
+    for seed in range(SEEDS):
+        driver.seed(seed)
+        program = Program(seed)
+        try:
+            for _ in range(30):
+                program.step()
+            program.settle()
+        except BaseException as error:
+            raise AssertionError(f"seed {seed}: {driver.message()}") from error
+
+
+def test_an_older_cupy_tells_the_stream_of_its_current_device():
+    cupy, stream, entered = stand_in.cupy(), driver.stream(), []
+
+    class Device:
+        def __init__(self, number):
+            self.number = number
+
+        def __enter__(self):
+            entered.append(self.number)
+
+        def __exit__(self, *error):
+            pass
+
+    cupy.cuda.Device = Device
+    cupy.cuda.get_current_stream = lambda: stand_in.types.SimpleNamespace(ptr=stream)
+    cupy.current.streams[0] = stream
+    kv = kvstore.create("device")
+    kv.init(1, cupy.ndarray(filled(3)))
+    assert entered == [0]
+    assert (pulled(kv, 1, filled(0)) == 3).all()
+
+
 def test_each_thread_has_its_stream_and_each_gpu_too():
     cupy, kv = stand_in.cupy(), kvstore.create("device")
     kv.init(1, cupy.ndarray(filled(0)))
@@ -642,6 +753,26 @@ def test_cuda_no_refuses_arrays_and_touches_no_driver():
     with pytest.raises(kvstore.OutOfMemoryError, match=r"init: key 3: .*device_bytes"):
         kvstore.create("device", device_bytes=4096).init(3, GpuArray(filled(1, (2000,))))
     assert driver.calls("cuDeviceGetCount") <= before + 1
+
+
+def test_cuda_no_in_the_environment_refuses_streams_too(run, monkeypatch):
+    monkeypatch.setenv("KV_CUDA", "no")
+    program = """
+import numpy as np, kvstore
+from producer import CUDA, VersionedProducer
+kv = kvstore.create("device")
+for call in (lambda: kv.init(1, VersionedProducer(np.ones(3, np.float32), device=CUDA)),
+             lambda: kvstore.set_stream(0, None), lambda: kvstore.stream(0)):
+    try:
+        call()
+    except kvstore.UnsupportedError as error:
+        print(error)
+"""
+    result = run("-c", program)
+    first, *others = result.stdout.splitlines()
+    assert re.search(r"^init: key 1: .*cuda is no", first), result.stderr
+    assert len(others) == 2
+    assert all("cuda is no" in text for text in others)
 
 
 @pytest.mark.gpu(MEMORY=4 << 20)

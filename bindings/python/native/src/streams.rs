@@ -107,7 +107,8 @@ impl Streams {
             Some(known) if known != shared.stream => {
                 let text = format!(
                     "its stream on GPU {device} is {known:#x}, and an earlier array of this call \
-                     uses the stream {:#x}: make one current for both packages, or use one call each",
+                     uses the stream {:#x}: make one stream current for both packages, or name it \
+                     by kvstore.set_stream() for a package whose stream is not known",
                     shared.stream
                 );
                 Err(invalid(py, text))
