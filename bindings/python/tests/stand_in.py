@@ -1,6 +1,6 @@
 """Arrays in the memory of a GPU that the stand-in driver of tests/cuda plays, and their packages.
 
-Only a process whose KV_CUDA names the stand-in may use this: the mark `gpu` of conftest.py.
+Only a process whose KV_CUDA names the stand-in may use them: the mark `gpu` of conftest.py.
 """
 
 import ctypes
@@ -9,13 +9,36 @@ import sys
 import threading
 import types
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
+from conftest import INSIDE
 from producer import BFLOAT16_NUMBER, CUDA, VersionedProducer
 from support import BFLOAT16
 
 LEGACY, NO_WAIT = 1, -1
+F32 = np.dtype(np.float32)
+# How many orders of streams a test draws.
+SEEDS = int(os.environ.get("KV_TEST_SEEDS", "40"))
 _NON_BLOCKING = 1
+
+
+LAYOUTS = {
+    "row-major": lambda array: array,
+    "transposed": lambda array: np.asfortranarray(array),
+    "every second": lambda array: np.repeat(array, 2, axis=-1)[..., ::2],
+    "reversed": lambda array: np.ascontiguousarray(array[::-1])[::-1],
+}
+
+
+def filled(number, shape=(2, 3)):
+    return np.full(shape, number, np.float32)
+
+
+def pulled(kv, key, like):
+    out = np.zeros(like.shape, like.dtype)
+    kv.pull(key, out=out)
+    return out
 
 
 class Driver:
@@ -117,7 +140,8 @@ class Driver:
         return text.value.decode()
 
 
-driver = Driver()
+# None in a process that has another driver, or none.
+driver: Any = Driver() if INSIDE in os.environ else None
 # A capsule calls its producer when it goes, and may go together with it.
 _arrays = []
 
