@@ -675,7 +675,8 @@ kv_status kv_serve(struct kv_store *store);
  *
  * Members are added over time, never renamed: `type`, `keys`, `bytes` (stored values), `pushes`,
  * `pulls` (per key), `push_bytes`, `pull_bytes`, `updater_calls`, `pending`, `failed` (kept for
- * kv_wait_all()), `threads`, `isa`, `compression` (the codec, or `none`), `compression_params`;
+ * kv_wait_all()), `threads`, `isa`, `compression` (the codec, or `none`), `compression_params`,
+ * `pinned_bytes`, `devices` (the GPUs that this process uses; docs/operations.md has their members);
  * in jobs also `role`, `rank`, `num_workers` and `node` (as `kvstore status` shows it).
  *
  * @param buffer    receives at most `capacity` bytes with a terminating NUL. NULL with
@@ -687,7 +688,10 @@ kv_status kv_serve(struct kv_store *store);
  *
  * Threads: any.
  */
-kv_status kv_stats(struct kv_store *store, char *buffer, size_t capacity, size_t *length);
+kv_status kv_stats(struct kv_store *store,
+                   char *buffer,
+                   size_t capacity,
+                   size_t *length);
 
 /**
  * Sends what the library has to say to a function of yours; process-wide, silent by default.

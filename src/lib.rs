@@ -77,6 +77,9 @@ pub use config::TLS_VARIABLE;
 #[cfg(feature = "dist")]
 pub use credentials::JobFile;
 pub use deadline::Deadline;
+#[cfg(feature = "cuda")]
+#[doc(hidden)]
+pub use device::{GpuProbe, GpuReport, GpuState, examine_gpus};
 pub use error::{Error, ErrorKind, Result};
 pub use half::{bf16, f16};
 pub use interrupt::set_interrupt;

@@ -15,38 +15,20 @@ const MB: usize = 1 << 20;
 pub(crate) struct MemoryBudget {
     limit: usize,
     held: AtomicUsize,
-    /// By device.
-    shares: Mutex<SmallVec<[(u16, usize); 1]>>,
+    /// The bytes on each device, by its number.
+    by_device: Mutex<SmallVec<[(u16, usize); 1]>>,
 }
 
 impl MemoryBudget {
     pub(crate) fn new(limit: Option<usize>) -> Self {
-        Self {
-            limit: limit.unwrap_or(usize::MAX),
-            held: AtomicUsize::new(0),
-            shares: Mutex::default(),
-        }
+        let limit = limit.unwrap_or(usize::MAX);
+        Self { limit, held: AtomicUsize::new(0), by_device: Mutex::default() }
     }
 
-    /// The bytes on one device.
-    pub(crate) fn held_on(&self, ordinal: u16) -> usize {
-        let shares = lock(&self.shares);
-        shares.iter().find(|(device, _)| *device == ordinal).map_or(0, |(_, bytes)| *bytes)
-    }
-
-    fn change_share(&self, ordinal: u16, change: impl FnOnce(&mut usize)) {
-        let mut shares = lock(&self.shares);
-        let at = shares.iter().position(|(device, _)| *device == ordinal).unwrap_or_else(|| {
-            shares.push((ordinal, 0));
-            shares.len() - 1
-        });
-        change(&mut shares[at].1);
-    }
-
-    /// Takes bytes from the budget for memory that `allocate` makes on a device.
+    /// Takes bytes from the budget for memory of a device that `allocate` makes.
     pub(super) fn take<T>(
         &self,
-        ordinal: u16,
+        device: u16,
         bytes: usize,
         allocate: impl FnOnce() -> Result<T>,
     ) -> Result<T> {
@@ -62,9 +44,7 @@ impl MemoryBudget {
                  {bytes} more are needed"
             ))
         };
-        if made.is_ok() {
-            self.change_share(ordinal, |share| *share += bytes);
-        }
+        let made = made.inspect(|_| self.on_device(device, |held| *held += bytes));
         made.map_err(|error| {
             self.held.fetch_sub(bytes, Ordering::Relaxed);
             if error.kind() != ErrorKind::OutOfMemory {
@@ -75,9 +55,24 @@ impl MemoryBudget {
         })
     }
 
-    /// Gives back the bytes of memory that is freed on a device.
-    pub(super) fn give_back(&self, ordinal: u16, bytes: usize) {
-        self.change_share(ordinal, |share| *share -= bytes);
+    /// Gives back the bytes of memory that is freed.
+    pub(super) fn give_back(&self, device: u16, bytes: usize) {
         self.held.fetch_sub(bytes, Ordering::Relaxed);
+        self.on_device(device, |held| *held -= bytes);
+    }
+
+    /// The bytes on a device.
+    pub(crate) fn held_on(&self, device: u16) -> usize {
+        self.on_device(device, |held| *held)
+    }
+
+    fn on_device<T>(&self, device: u16, change: impl FnOnce(&mut usize) -> T) -> T {
+        let mut all = lock(&self.by_device);
+        let found = all.iter().position(|(number, _)| *number == device);
+        let at = found.unwrap_or_else(|| {
+            all.push((device, 0));
+            all.len() - 1
+        });
+        change(&mut all[at].1)
     }
 }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::driver::{Code, Driver, Outcome};
+use super::driver::{Code, DeviceCounters, Driver, Outcome};
 use super::name::KernelName;
 use super::stream::Stream;
 use crate::error::{Error, Result, fail};
@@ -15,6 +15,7 @@ pub(crate) struct Device {
     pub(crate) ordinal: u16,
     context: u64,
     pub(super) pool: u64,
+    pub(super) counters: DeviceCounters,
     /// The status with which the device was lost, or 0.
     lost: AtomicU32,
     /// Events without a mark.
@@ -76,11 +77,17 @@ impl Device {
             ordinal,
             context,
             pool,
+            counters: DeviceCounters::default(),
             lost: AtomicU32::new(0),
             events: Mutex::default(),
             kernels: Mutex::default(),
             streams: Mutex::default(),
         })
+    }
+
+    /// Devices that this process has used.
+    pub(super) fn in_use() -> Vec<&'static Self> {
+        lock(&IN_USE).clone()
     }
 
     /// Makes the device's context current until the scope ends.
@@ -103,7 +110,7 @@ impl Device {
         }
         let (to, from) = ((to_address, to.context), (from_address, from.context));
         let outcome = self.driver.copy_peer(to, from, bytes, stream.handle());
-        self.result("cuMemcpyPeerAsync", outcome)
+        self.result("cuMemcpyPeerAsync", self.counters.between.note(outcome, bytes))
     }
 
     pub(crate) fn is_usable(&self) -> bool {

@@ -53,7 +53,7 @@ impl Device {
         tables: &[u64; 4],
     ) -> Result<()> {
         let outcome = self.driver.launch(kernel, (blocks, THREADS), stream, tables);
-        self.result("cuLaunchKernel", outcome)
+        self.result("cuLaunchKernel", outcome.inspect(|()| self.counters.launches.add(1)))
     }
 }
 

@@ -58,6 +58,7 @@ impl Mark {
 
     /// Waits until the mark has passed; returns false if `is_over` says so before.
     pub(crate) fn wait(&self, is_over: impl Fn() -> bool) -> Result<bool> {
+        let _counted = self.0.device.counters.wait();
         let start = Instant::now();
         let mut pause = PAUSE.0;
         while !self.has_passed()? {

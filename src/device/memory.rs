@@ -4,7 +4,7 @@
 use std::slice;
 
 use super::context::Device;
-use super::driver::Code;
+use super::driver::{Code, PINNED};
 use super::stream::Stream;
 use crate::error::{Error, Result, fail};
 use crate::tensor::{DType, Lent};
@@ -32,7 +32,10 @@ impl Span {
             outcome = allocate();
         }
         match outcome {
-            Ok(address) => Ok(Self { device, address, bytes, stream: *stream }),
+            Ok(address) => {
+                device.counters.allocations.add(1);
+                Ok(Self { device, address, bytes, stream: *stream })
+            }
             Err(Code::OUT_OF_MEMORY) => Err(no_memory(device, bytes)),
             Err(code) => Err(device.fail("cuMemAllocFromPoolAsync", code)),
         }
@@ -114,7 +117,10 @@ impl Pinned {
     pub(super) fn allocate(device: &'static Device, bytes: usize) -> Result<Self> {
         let _relaxed = device.driver.relax_capture();
         match device.driver.allocate_host(bytes) {
-            Ok(start) => Ok(Self { start, bytes }),
+            Ok(start) => {
+                PINNED.add(bytes as u64);
+                Ok(Self { start, bytes })
+            }
             Err(Code::OUT_OF_MEMORY) => {
                 Err(fail!(OutOfMemory, "the driver cannot pin {bytes} bytes of host memory"))
             }
@@ -153,7 +159,7 @@ impl Pinned {
         // SAFETY: so many bytes are there; the block is given back with a mark behind the copy.
         let outcome =
             unsafe { device.driver.copy_from_host(to, self.start, bytes, stream.handle()) };
-        outcome.map_err(|code| device.fail("cuMemcpyHtoDAsync", code))
+        device.result("cuMemcpyHtoDAsync", device.counters.to_device.note(outcome, bytes))
     }
 
     /// Queues a copy from a device to the first bytes.
@@ -171,6 +177,6 @@ impl Pinned {
         // SAFETY: so many bytes are there; the host reads them behind a mark.
         let outcome =
             unsafe { device.driver.copy_to_host(self.start, from, bytes, stream.handle()) };
-        outcome.map_err(|code| device.fail("cuMemcpyDtoHAsync", code))
+        device.result("cuMemcpyDtoHAsync", device.counters.to_host.note(outcome, bytes))
     }
 }

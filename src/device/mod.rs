@@ -16,6 +16,7 @@ mod norms;
 mod passes;
 mod pinned;
 mod queue;
+mod report;
 mod stream;
 
 pub(crate) use budget::MemoryBudget;
@@ -30,6 +31,8 @@ pub(crate) use passes::DevicePasses;
 pub(crate) use pinned::PinnedBlock;
 pub(crate) use queue::{CallQueue, CallQueues};
 pub(crate) use stream::Stream;
+pub(crate) use report::statistics;
+pub use report::{GpuProbe, GpuReport, GpuState, examine_gpus};
 
 use crate::config::CudaChoice;
 use crate::error::{Result, fail};

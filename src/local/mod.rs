@@ -67,7 +67,7 @@ pub(crate) struct Local {
     /// Plans of finished operations with a ticket, for the next one.
     plans: Mutex<Vec<Plan>>,
     #[cfg(feature = "cuda")]
-    devices: DeviceAccess,
+    pub(crate) devices: DeviceAccess,
 }
 
 /// An operation with a ticket.

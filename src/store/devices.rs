@@ -9,6 +9,7 @@ use crate::config::{Config, CudaChoice};
 use crate::device;
 use crate::error::{Result, fail};
 use crate::key::Key;
+use crate::local::Local;
 
 impl Store {
     /// The number of the CUDA device on which the value of a key is; None for host memory.
@@ -29,6 +30,17 @@ impl Store {
             }
         })
     }
+}
+
+/// The members of a store's statistics that are about devices.
+#[cfg(feature = "cuda")]
+pub(super) fn statistics(local: &Local) -> String {
+    device::statistics(&local.devices.budget)
+}
+
+#[cfg(not(feature = "cuda"))]
+pub(super) fn statistics(_: &Local) -> String {
+    ",\"pinned_bytes\":0,\"devices\":[]".into()
 }
 
 /// Names the stream on which this thread's calls use the memory of a CUDA device, from now on.

@@ -436,7 +436,7 @@ impl Store {
                 "{{\"type\":\"{}\",\"keys\":{},\"bytes\":{},\"pushes\":{},\"pulls\":{},\
                  \"push_bytes\":{},\"pull_bytes\":{},\"updater_calls\":{},\"pending\":{pending},\
                  \"failed\":{failed},\"threads\":{},\"isa\":\"{}\",\
-                 \"compression\":\"{codec}\",\"compression_params\":\"{codec_params}\"{}}}",
+                 \"compression\":\"{codec}\",\"compression_params\":\"{codec_params}\"{}{}}}",
                 self.kind.name(),
                 keys,
                 bytes,
@@ -447,6 +447,7 @@ impl Store {
                 totals.updater_calls,
                 local.settings.threads,
                 local.settings.isa.name(),
+                devices::statistics(local),
                 self.remote.as_ref().map_or(String::new(), |remote| remote.stats()),
             ))
         })

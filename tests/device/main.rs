@@ -12,6 +12,7 @@
 )]
 
 mod array;
+mod counters;
 mod dense;
 mod gpu;
 mod homes;

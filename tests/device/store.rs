@@ -127,6 +127,7 @@ declare! {
     fn kv_set_compression(store: Handle, name: *const c_char, params: *const c_char) -> i32;
     fn kv_save(store: Handle, path: *const c_char) -> i32;
     fn kv_load(store: Handle, path: *const c_char) -> i32;
+    fn kv_stats(store: Handle, text: *mut u8, room: usize, length: *mut usize) -> i32;
     fn kv_wait(store: Handle, ticket: u64, timeout_ms: i64) -> i32;
     fn kv_cancel(store: Handle, ticket: u64) -> i32;
     fn kv_set_stream(device: Device, stream: u64) -> i32;
@@ -212,6 +213,19 @@ impl Store {
         check(kv_pull(self.0, keys.as_ptr(), tensors.as_ptr(), keys.len(), 0, none))
     }
 
+    /// A `pushpull` of keys with tensors.
+    #[allow(dead_code, reason = "benchmarks make their lists once")]
+    pub fn pushpull_raw(
+        &self,
+        (keys, values): (&[u64], &[RawTensor]),
+        (out_keys, outs): (&[u64], &[RawTensor]),
+    ) -> Outcome {
+        let (keys, values, count) = (keys.as_ptr(), values.as_ptr(), keys.len());
+        let (out_keys, outs, out_count) = (out_keys.as_ptr(), outs.as_ptr(), out_keys.len());
+        let none = std::ptr::null_mut();
+        check(kv_pushpull(self.0, keys, values, count, out_keys, outs, out_count, 0, none))
+    }
+
     fn make(&self, call: Call, values: &Pairs<'_>, outs: &Pairs<'_>, ticket: *mut u64) -> Outcome {
         let ((keys, values), (out_keys, outs)) = (lists(values), lists(outs));
         let (keys, values, count) = (keys.as_ptr(), values.as_ptr(), keys.len());
@@ -282,6 +296,13 @@ impl Store {
 
     pub fn set_compression(&self, name: &str) -> Outcome {
         check(kv_set_compression(self.0, text(name).as_ptr(), std::ptr::null()))
+    }
+
+    pub fn stats(&self) -> Outcome<String> {
+        let (mut text, mut length) = (vec![0; 1 << 16], 0);
+        check(kv_stats(self.0, text.as_mut_ptr(), text.len(), &raw mut length))?;
+        text.truncate(length);
+        Ok(String::from_utf8(text).unwrap())
     }
 
     pub fn save(&self, path: &str) -> Outcome {

@@ -45,6 +45,8 @@ functions! {
     version = c"cuDriverGetVersion" (*mut i32);
     device_count = c"cuDeviceGetCount" (*mut i32);
     device_attribute = c"cuDeviceGetAttribute" (*mut i32, u32, i32);
+    device_name = c"cuDeviceGetName" (*mut u8, i32, i32);
+    can_access_peer = c"cuDeviceCanAccessPeer" (*mut i32, i32, i32);
     retain = c"cuDevicePrimaryCtxRetain" (*mut u64, i32);
     push = c"cuCtxPushCurrent_v2" (u64);
     pop = c"cuCtxPopCurrent_v2" (*mut u64);

@@ -3,12 +3,15 @@
 //! This file has the functions without pointers of the caller's; the others are in `memory.rs`.
 #![allow(unsafe_code, reason = "functions of a library of C, found by name")]
 
+mod counters;
 mod error;
 mod library;
 
 use std::ffi::{CStr, c_char, c_void};
 use std::sync::{Mutex, PoisonError};
 
+pub(crate) use counters::DeviceCounters;
+pub(super) use counters::PINNED;
 pub(crate) use error::Code;
 use library::{OLDEST, PoolProperties, Table, too_old};
 
@@ -23,6 +26,8 @@ pub(crate) struct Driver {
     table: Table,
     /// As the option `cuda` named the library.
     path: Option<String>,
+    /// As `cuDriverGetVersion` counts: 11020 is 11.2.
+    version: i32,
     /// Devices that the driver shows to this process.
     devices: usize,
     /// See [`sys::fork_generation`].
@@ -104,7 +109,8 @@ impl Driver {
         let table = library::open(path)?;
         sys::watch_forks();
         let generation = sys::fork_generation();
-        let mut driver = Self { table, path: path.map(Into::into), devices: 0, generation };
+        let path = path.map(Into::into);
+        let mut driver = Self { table, path, version: 0, devices: 0, generation };
         // SAFETY: no pointers.
         let status = unsafe { (driver.table.init)(0) };
         outcome(status).map_err(|code| driver.error("cuInit", code))?;
@@ -117,7 +123,22 @@ impl Driver {
         let count = number(driver.table.device_count);
         let count = count.map_err(|code| driver.error("cuDeviceGetCount", code))?;
         driver.devices = usize::try_from(count).unwrap_or(0);
+        driver.version = version;
         Ok(driver)
+    }
+
+    /// The process that opened it, as [`sys::fork_generation`] counts.
+    pub(crate) fn generation(&self) -> u32 {
+        self.generation
+    }
+
+    pub(crate) fn version(&self) -> i32 {
+        self.version
+    }
+
+    /// How many devices this process sees.
+    pub(crate) fn devices(&self) -> u16 {
+        u16::try_from(self.devices).unwrap_or(u16::MAX)
     }
 
     /// Refuses the number of a device that this process does not see.
@@ -150,6 +171,23 @@ impl Driver {
         // SAFETY: a place for the result.
         let status = unsafe { (self.table.device_attribute)(&raw mut value, attribute, ordinal) };
         outcome(status).map(|()| value)
+    }
+
+    /// The name of a device's model.
+    pub(crate) fn device_name(&self, ordinal: i32) -> Outcome<String> {
+        let mut name = [0; 256];
+        // SAFETY: a place for so many bytes, the zero at the end included.
+        outcome(unsafe { (self.table.device_name)(name.as_mut_ptr(), 256, ordinal) })?;
+        let text = CStr::from_bytes_until_nul(&name).unwrap_or_default();
+        Ok(text.to_string_lossy().into_owned())
+    }
+
+    /// Whether a device can access the memory of another one.
+    pub(crate) fn can_access_peer(&self, ordinal: i32, peer: i32) -> Outcome<bool> {
+        let mut can = 0;
+        // SAFETY: a place for the result.
+        let status = unsafe { (self.table.can_access_peer)(&raw mut can, ordinal, peer) };
+        outcome(status).map(|()| can != 0)
     }
 
     /// The primary context of a device, which is kept until the process ends.
