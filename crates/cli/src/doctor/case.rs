@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use clap::Args;
-use kvstore::{Config, Observer, Result, View};
+use kvstore::{Config, GpuReport, Observer, Result, View};
 
 use super::{CheckResult, bad};
 
@@ -62,6 +62,8 @@ pub(crate) struct DoctorContext {
     /// Opened by the first check that needs it.
     pub(crate) observer: Option<Result<Observer>>,
     pub(crate) view: Option<View>,
+    /// The GPUs of this machine, once a driver was opened.
+    pub(crate) gpus: Option<GpuReport>,
     /// Whether packets of full size are lost on the way to it or back.
     pub(crate) loses_packets: bool,
     /// Arrival time of the view, by the clock of this machine in milliseconds since 1970.

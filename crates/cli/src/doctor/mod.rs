@@ -4,6 +4,7 @@
 //! may use the findings of those before it. Also called: diagnostics.
 
 mod case;
+mod gpu;
 mod job;
 mod machine;
 mod network;
@@ -21,8 +22,8 @@ use crate::ending::Failure;
 use crate::settings;
 use case::DoctorContext;
 
-/// Looks for what keeps a process from its job: options, addresses, ports, limits of the machine, and
-/// whether it fits the job that is running.
+/// Looks for what keeps a process from its job: options, addresses, ports, limits of the machine, its
+/// GPUs, and whether it fits the job that is running.
 ///
 /// Run it where the process would run, with its options or its environment.
 #[derive(Debug, Args)]
@@ -60,6 +61,9 @@ const CHECKS: &[(&str, Check)] = &[
     ("port", network::port),
     ("open files", machine::files),
     ("shared memory", machine::shared_memory),
+    ("GPU driver", gpu::driver),
+    ("GPUs", gpu::gpus),
+    ("GPU access", gpu::peers),
     ("credentials", job::credentials),
     ("scheduler", network::scheduler),
     ("packets", packets::scheduler),

@@ -4,9 +4,10 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use kvstore::ErrorKind;
+use kvstore::{Config, ErrorKind, GpuProbe, GpuReport, GpuState};
 
 use super::case::NAMES;
+use super::gpu::{GpuWishes, judge_driver, judge_gpus, judge_peers};
 use super::job::{judge_answer, judge_bandwidth, judge_clock};
 use super::network::judge_interface;
 use super::packets::{AnsweredFrames, judge};
@@ -89,4 +90,43 @@ fn a_slow_way_is_named_with_its_bandwidth() {
     let trip = Duration::from_micros(300);
     assert!(judge_bandwidth(1.2e9, trip).is_ok());
     is_bad(&judge_bandwidth(1.2e6, trip), &["1.2 MB/s", "300us", "interface"]);
+}
+
+#[test]
+fn a_driver_may_be_missing_and_must_work_if_it_is_there_or_named() {
+    let wishes = |names_driver, hides_all| GpuWishes { names_driver, hides_all };
+    let judge = |text: &str, wishes| {
+        let kind = if text.contains("is no") { ErrorKind::Unsupported } else { ErrorKind::Device };
+        Err(judge_driver(kind, text, wishes))
+    };
+    let missing = "the CUDA driver cannot be opened: libcuda.so.1; install the driver of NVIDIA";
+    let without = "cuInit: CUDA_ERROR_NO_DEVICE (100); no device is visible: see nvidia-smi";
+    let is_skipped = |result: &CheckResult| matches!(result, Err(Finding::Skipped(_)));
+    assert!(is_skipped(&judge(missing, wishes(false, false))));
+    is_bad(&judge(missing, wishes(true, false)), &["libcuda.so.1", "install"]);
+    assert!(is_skipped(&judge("the option cuda is no", wishes(true, false))));
+    assert!(is_skipped(&judge(without, wishes(false, true))));
+    is_bad(&judge(without, wishes(false, false)), &["NO_DEVICE", "nvidia-smi"]);
+    is_bad(&judge("the driver is one of CUDA 11.0", wishes(false, true)), &["11.0"]);
+}
+
+#[test]
+fn every_gpu_is_named_and_a_faulty_one_is_found() {
+    let gpu =
+        |number, state| GpuProbe { number, name: "Model A".into(), capability: (9, 0), state };
+    let good = || Ok(GpuState { memory: (1 << 30, 1 << 31), load: Duration::from_millis(42) });
+    let Ok(text) = judge_gpus(&[gpu(0, good()), gpu(1, good())]) else { panic!() };
+    let words =
+        ["GPU 0 (Model A, compute capability 9.0", "of 2.1 GB free", "42ms", "\n      GPU 1"];
+    words.iter().for_each(|word| assert!(text.contains(word), "no {word} in {text}"));
+    let wrong = Config::new().set("no_option", "1").unwrap_err();
+    is_bad(&judge_gpus(&[gpu(0, good()), gpu(1, Err(wrong))]), &["no_option"]);
+    let report = |count, peers: &[(u16, u16)]| {
+        let gpus = (0..count).map(|number| gpu(number, good())).collect();
+        judge_peers(&GpuReport { version: (12, 4), gpus, peers: peers.into() })
+    };
+    assert!(matches!(report(1, &[]), Err(Finding::Skipped(_))));
+    assert!(report(2, &[(0, 1)]).is_ok_and(|text| text.contains("all 2 GPUs")));
+    assert!(report(3, &[(0, 1)]).is_ok_and(|text| text.contains("GPUs 0 and 1 can")));
+    assert!(report(2, &[]).is_ok_and(|text| text.contains("through that of the host")));
 }

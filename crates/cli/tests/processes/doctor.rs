@@ -246,3 +246,90 @@ fn what_does_not_fit_a_running_job_is_found_and_nothing_where_all_fits() {
     running.servers()[0].signal("CONT");
     running.hear("sum");
 }
+
+/// The stand-in for the driver of GPUs, which cargo builds beside the tests.
+fn stand_in() -> String {
+    let folder = std::env::current_exe().unwrap().parent().unwrap().to_owned();
+    folder.join("libcuda_stand_in.so").to_str().unwrap().to_owned()
+}
+
+/// The doctor on a machine with GPUs; variables of the stand-in without their prefix.
+fn doctor_with_gpus(variables: &[(&str, &str)]) -> Command {
+    let mut command = doctor();
+    command.arg("127.0.0.1:9").env("KV_CUDA", stand_in());
+    for (name, value) in variables {
+        command.env(format!("KV_CUDA_STAND_IN_{name}"), value);
+    }
+    command
+}
+
+#[test]
+fn gpus_are_named_with_their_driver_and_a_kernel_runs_on_each() {
+    let output = doctor_with_gpus(&[("DEVICES", "3")]).output().unwrap();
+    let text = told(&output).0;
+    for line in [
+        "ok    GPU driver: a driver of CUDA 12.9 with 3 GPUs\n",
+        "ok    GPUs: GPU 0 (CUDA stand-in, compute capability 8.0, ",
+        "\n      GPU 2 (CUDA stand-in, ",
+        "and its sums are right\n",
+        "ok    GPU access: all 3 GPUs can access each other's memory\n",
+    ] {
+        assert!(text.contains(line), "no {line:?} in\n{text}");
+    }
+    let output = doctor_with_gpus(&[("DEVICES", "2"), ("PEERS", "no")]).output().unwrap();
+    let text = told(&output).0;
+    assert!(text.contains("ok    GPU access: no GPU can access another's memory"), "{text}");
+}
+
+#[test]
+fn no_driver_is_one_line_and_no_problem_but_one_that_is_named_must_be_there() {
+    let no_cuda = |text: &str| text.matches("not checked: no driver can be used").count();
+    let output = doctor().args(["127.0.0.1:9", "--set", "cuda=no"]).output().unwrap();
+    let text = told(&output).0;
+    assert!(text.contains("-     GPU driver: not checked: the option cuda is no\n"), "{text}");
+    assert_eq!(no_cuda(&text), 2, "{text}");
+    // Where this machine has no driver.
+    let output = doctor().args(["127.0.0.1:9"]).output().unwrap();
+    let text = told(&output).0;
+    if !text.contains("ok    GPU driver") {
+        let line = text.lines().find(|line| line.contains("GPU driver: ")).unwrap();
+        assert!(line.starts_with("-  ") && line.contains("install the driver"), "{text}");
+        assert!(line.contains("libcuda.so.1"), "{text}");
+    }
+    let words = ["/no/driver.so", "cannot open", "install the driver of NVIDIA"];
+    finds(doctor().arg("127.0.0.1:9").env("KV_CUDA", "/no/driver.so"), "GPU driver", &words);
+}
+
+#[test]
+fn a_driver_that_cannot_be_used_is_found_with_what_to_install() {
+    let mut old = doctor_with_gpus(&[("VERSION", "11000")]);
+    finds(&mut old, "GPU driver", &["CUDA 11.0", "install a driver of CUDA 11.2 (release 460)"]);
+    let none = [("DEVICES", "0")];
+    let words = ["CUDA_ERROR_NO_DEVICE", "CUDA_VISIBLE_DEVICES", "nvidia-smi"];
+    finds(&mut doctor_with_gpus(&none), "GPU driver", &words);
+    let output = doctor_with_gpus(&none).env("CUDA_VISIBLE_DEVICES", "").output().unwrap();
+    assert!(told(&output).0.contains("-     GPU driver: not checked: cuInit"), "{output:?}");
+
+    let mut library = std::fs::read(stand_in()).unwrap();
+    assert!(cuda_stand_in::hide(&mut library, "cuPointerGetAttributes"));
+    let path = std::env::temp_dir().join(format!("kvstore-doctor-{}.so", std::process::id()));
+    std::fs::write(&path, library).unwrap();
+    let mut missing = doctor_with_gpus(&[]);
+    missing.env("KV_CUDA", &path);
+    finds(&mut missing, "GPU driver", &["cuPointerGetAttributes", "release 460"]);
+    std::fs::remove_file(path).unwrap();
+}
+
+#[test]
+fn a_gpu_that_cannot_run_a_kernel_is_found() {
+    let failing = |plan: &str| doctor_with_gpus(&[("DEVICES", "2"), ("FAIL", plan)]);
+    let words = ["GPU 0", "JIT_COMPILER_NOT_FOUND", "compute,utility"];
+    finds(&mut failing("cuModuleLoadDataEx:1=221"), "GPUs", &words);
+    finds(&mut failing("cuModuleLoadDataEx:2=222"), "GPUs", &["GPU 1", "too old"]);
+    let words = ["GPU 0", "CUDA_ERROR_ILLEGAL_ADDRESS", "cannot use the device any more"];
+    finds(&mut failing("cuLaunchKernel:1=late700"), "GPUs", &words);
+    let mut without_pools = doctor_with_gpus(&[("POOLS", "no")]);
+    finds(&mut without_pools, "GPUs", &["GPU 0 has no memory pools", "host memory"]);
+    let mut slow = failing("cuLaunchKernel:1=hang");
+    finds(&mut slow, "GPUs", &["has not run a kernel within 10 s", "nvidia-smi"]);
+}
