@@ -50,6 +50,9 @@ static void counters_count(const char *type) {
     }
     CHECK(json_number(text, "threads") >= 1);
     CHECK(json_member(text, "isa") != NULL && *json_member(text, "isa") == '"');
+    /* No tensor has been in GPU memory. */
+    CHECK(json_number(text, "pinned_bytes") == 0);
+    CHECK(json_member(text, "devices") != NULL && strncmp(json_member(text, "devices"), "[]", 2) == 0);
 
     CHECK_STATUS(kv_init(store, keys + 1, values, 2), KV_OK);
     CHECK(stat_of(store, "keys") == 2);
