@@ -8,6 +8,7 @@
 #            distributed stores, and with fault injection; the stand-in for the CUDA driver
 #   loom     all interleavings of small models
 #   kernels  the GPU kernels compiled again, where the compiler can be installed
+#   gpu      what scripts/test_gpu.sh runs on a GPU, on the stand-in driver
 #   programs the C and C++ tests of ctest, also under the sanitizers and valgrind
 #   go       go vet and go test, also with the race detector and cgocheck2
 #   python   pytest: the Python package, and the manifests for Kubernetes
@@ -158,6 +159,15 @@ suite_kernels() {
   run "GPU kernels" count_status bash scripts/kernels.sh --check
 }
 
+# The last line of the script: N passed, N failed, N skipped.
+count_gpu() {
+  tail -n 1 | sed -nE 's/^([0-9]+) passed, ([0-9]+) failed, ([0-9]+) skipped$/\1 \2 \3/p'
+}
+
+suite_gpu() {
+  run "GPU tests, stand-in driver" count_gpu bash scripts/test_gpu.sh --double
+}
+
 suite_programs() {
   local label
   run "programs, configure" count_step \
@@ -269,6 +279,7 @@ suite_all() {
   suite_rust
   suite_loom
   suite_kernels
+  suite_gpu
   suite_programs
   suite_go
   suite_python

@@ -9,7 +9,7 @@ use kvstore::DType;
 
 use super::array::{Array, Place, Random};
 use super::dense::assert_same;
-use super::rules::{FLOATS, SETTINGS};
+use super::rules::{FLOATS, settings::SETTINGS};
 use super::store::{Call, Store};
 use super::{gpu, is_child};
 

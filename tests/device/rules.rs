@@ -9,7 +9,7 @@ use super::{gpu, is_child};
 use settings::SETTINGS;
 
 #[path = "../../src/optim/tests/settings.rs"]
-mod settings;
+pub mod settings;
 
 pub const FLOATS: [DType; 4] = [DType::F32, DType::F64, DType::F16, DType::BF16];
 
