@@ -51,11 +51,10 @@ pub(crate) fn driver(case: &mut DoctorContext) -> CheckResult {
 
 pub(crate) fn judge_driver(kind: ErrorKind, text: &str, wishes: GpuWishes) -> Finding {
     let may_be_missing = match kind {
-        ErrorKind::Unsupported => true,
         ErrorKind::Device if text.starts_with(NO_DRIVER) => !wishes.names_driver,
         ErrorKind::Device if text.contains(NO_DEVICE) => wishes.hides_all,
         ErrorKind::Device => false,
-        // The check of options has reported it.
+        // With `cuda=no`; or the check of options has reported it.
         _ => true,
     };
     if may_be_missing { skipped(text) } else { finding(text) }
