@@ -96,9 +96,12 @@ fn sums_of_any_bits_are_those_of_the_processor() {
         return;
     }
     gpu::start(0);
+    let count = elements();
+    // Arrays of many elements take the host longer than the GPU.
+    let numbers: &[usize] = if count > 1 << 20 { &[1, 4] } else { &[1, 2, 3, 4, 5] };
     for &dtype in DType::ALL {
-        let mut pair = Pair::new(dtype, elements(), format!("{dtype:?}"));
-        (1..=5).for_each(|values| pair.pushpull(values));
+        let mut pair = Pair::new(dtype, count, format!("{dtype:?}"));
+        numbers.iter().for_each(|&values| pair.pushpull(values));
     }
 }
 
