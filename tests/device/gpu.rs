@@ -148,7 +148,6 @@ functions! {
     device_name = c"cuDeviceGetName" (name: *mut u8, room: i32, device: i32) -> u32;
     driver_version = c"cuDriverGetVersion" (version: &mut i32) -> u32;
     fill = c"cuMemsetD8Async" (to: u64, byte: u8, bytes: usize, stream: u64) -> u32;
-    copy = c"cuMemcpyDtoDAsync_v2" (to: u64, from: u64, bytes: usize, stream: u64) -> u32;
     allocate_pinned = c"cuMemHostAlloc" (address: &mut u64, bytes: usize, flags: u32) -> u32;
     count = c"kv_cuda_stand_in_calls" (name: *const i8) -> u64;
     forget_all_counts = c"kv_cuda_stand_in_forget_calls" () -> ();
