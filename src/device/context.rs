@@ -6,6 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::driver::{Code, DeviceCounters, Driver, Outcome};
 use super::name::KernelName;
+use super::source::MemorySource;
 use super::stream::Stream;
 use crate::error::{Error, Result, fail};
 
@@ -14,7 +15,7 @@ pub(crate) struct Device {
     pub(crate) driver: &'static Driver,
     pub(crate) ordinal: u16,
     context: u64,
-    pub(super) pool: u64,
+    pub(super) source: MemorySource,
     pub(super) counters: DeviceCounters,
     /// The status with which the device was lost, or 0.
     lost: AtomicU32,
@@ -64,19 +65,18 @@ impl Device {
         };
         let _relaxed = driver.relax_capture();
         let pools = driver.attribute(number, MEMORY_POOLS);
-        if pools.map_err(named("cuDeviceGetAttribute"))? == 0 {
-            return Err(fail!(
-                Device,
-                "GPU {ordinal} has no memory pools with this driver; use tensors in host memory"
-            ));
-        }
+        let has_pools = pools.map_err(named("cuDeviceGetAttribute"))? != 0;
         let context = driver.retain(number).map_err(named("cuDevicePrimaryCtxRetain"))?;
-        let pool = driver.create_pool(number).map_err(named("cuMemPoolCreate"))?;
+        let source = if has_pools {
+            MemorySource::Pool(driver.create_pool(number).map_err(named("cuMemPoolCreate"))?)
+        } else {
+            MemorySource::Blocks(Mutex::default())
+        };
         Ok(Self {
             driver,
             ordinal,
             context,
-            pool,
+            source,
             counters: DeviceCounters::default(),
             lost: AtomicU32::new(0),
             events: Mutex::default(),

@@ -1,4 +1,4 @@
-//! Memory of devices, in stream order from a pool of ours; and pinned host memory.
+//! Memory of devices, in stream order; and pinned host memory.
 #![allow(unsafe_code, reason = "pinned memory is written by devices and by the host")]
 
 use std::slice;
@@ -15,6 +15,8 @@ pub(crate) struct Span {
     device: &'static Device,
     address: u64,
     bytes: usize,
+    /// Bytes of the allocation.
+    size: usize,
     stream: Stream,
 }
 
@@ -22,22 +24,12 @@ impl Span {
     /// Allocates bytes that the stream may use at once; other streams wait for a mark behind it.
     pub(crate) fn allocate(device: &'static Device, bytes: usize, stream: &Stream) -> Result<Self> {
         if bytes == 0 {
-            return Ok(Self { device, address: 0, bytes, stream: *stream });
+            return Ok(Self { device, address: 0, bytes, size: 0, stream: *stream });
         }
-        let allocate = || device.driver.allocate(bytes, device.pool, stream.handle());
-        let mut outcome = allocate();
-        if outcome == Err(Code::OUT_OF_MEMORY) {
-            // Blocks that other streams have freed may be in the pool still.
-            let _ = device.driver.trim_pool(device.pool);
-            outcome = allocate();
-        }
-        match outcome {
-            Ok(address) => {
-                device.counters.allocations.add(1);
-                Ok(Self { device, address, bytes, stream: *stream })
-            }
+        match device.take_memory(bytes, stream) {
+            Ok((address, size)) => Ok(Self { device, address, bytes, size, stream: *stream }),
             Err(Code::OUT_OF_MEMORY) => Err(no_memory(device, bytes)),
-            Err(code) => Err(device.fail("cuMemAllocFromPoolAsync", code)),
+            Err(code) => Err(device.fail(device.source.function(), code)),
         }
     }
 
@@ -65,13 +57,12 @@ impl Span {
 
     /// Frees the memory behind what a stream has queued.
     pub(crate) fn release(mut self, stream: &Stream) {
-        self.free(stream.handle());
+        self.free(*stream);
     }
 
-    fn free(&mut self, stream: u64) {
+    fn free(&mut self, stream: Stream) {
         if self.bytes > 0 {
-            // An error: the device is lost, or the process is ending.
-            let _ = self.device.driver.free(self.address, stream);
+            self.device.give_memory(self.address, self.size, &stream);
             self.bytes = 0;
         }
     }
@@ -83,7 +74,7 @@ impl Drop for Span {
             && self.device.is_usable()
             && let Ok(_scope) = self.device.enter()
         {
-            self.free(self.stream.handle());
+            self.free(self.stream);
         }
     }
 }

@@ -17,6 +17,7 @@ mod passes;
 mod pinned;
 mod queue;
 mod report;
+mod source;
 mod stream;
 
 pub(crate) use budget::MemoryBudget;
@@ -30,9 +31,9 @@ pub(crate) use norms::NormLayout;
 pub(crate) use passes::DevicePasses;
 pub(crate) use pinned::PinnedBlock;
 pub(crate) use queue::{CallQueue, CallQueues};
-pub(crate) use stream::Stream;
 pub(crate) use report::statistics;
 pub use report::{GpuProbe, GpuReport, GpuState, examine_gpus};
+pub(crate) use stream::Stream;
 
 use crate::config::CudaChoice;
 use crate::error::{Result, fail};

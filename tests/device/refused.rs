@@ -172,13 +172,6 @@ fn a_driver_without_a_device_is_named() {
 }
 
 #[test]
-fn a_device_without_pools_is_named() {
-    if is_child("refused::a_device_without_pools_is_named", &[("KV_CUDA_STAND_IN_POOLS", "no")]) {
-        fails_with(&["GPU 0 has no memory pools"]);
-    }
-}
-
-#[test]
 fn a_missing_function_is_named() {
     if is_skipped("refused::a_missing_function_is_named", "needs the stand-in to hide a function") {
         return;

@@ -323,6 +323,22 @@ fn random_programs_equal_the_model() {
     if !is_child("seeds::random_programs_equal_the_model", gpus) {
         return;
     }
+    run_all();
+}
+
+/// Memory comes from blocks that are used again behind an event.
+#[test]
+fn random_programs_equal_the_model_on_gpus_without_memory_pools() {
+    let without_pools = [("KV_CUDA_STAND_IN_DEVICES", "2"), ("KV_CUDA_STAND_IN_POOLS", "no")];
+    let test = "seeds::random_programs_equal_the_model_on_gpus_without_memory_pools";
+    if is_child(test, &without_pools) {
+        run_all();
+        assert_eq!(gpu::calls(c"cuMemAllocFromPoolAsync"), 0);
+    }
+}
+
+/// Runs the programs of some seeds.
+fn run_all() {
     let number = |name: &str, default: u64| {
         env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
     };

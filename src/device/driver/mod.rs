@@ -226,6 +226,19 @@ impl Driver {
         outcome(status).map(|()| (free, all))
     }
 
+    /// Allocates memory of the current device, which any stream may use at once.
+    pub(crate) fn allocate_now(&self, bytes: usize) -> Outcome<u64> {
+        let mut address = 0;
+        // SAFETY: a place for the result.
+        outcome(unsafe { (self.table.allocate_now)(&raw mut address, bytes) }).map(|()| address)
+    }
+
+    /// Frees memory that no work uses any more.
+    pub(crate) fn free_now(&self, address: u64) -> Outcome {
+        // SAFETY: an allocation of ours, whose owner gives it up.
+        outcome(unsafe { (self.table.free_now)(address) })
+    }
+
     /// A pool of memory of a device, which keeps what it has.
     pub(crate) fn create_pool(&self, ordinal: i32) -> Outcome<u64> {
         const RELEASE_THRESHOLD: u32 = 4;

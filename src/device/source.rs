@@ -1,0 +1,110 @@
+//! Where memory of a device comes from: a pool in stream order, or blocks that are used again behind
+//! an event, on drivers without pools (some of virtual GPUs).
+
+use std::sync::Mutex;
+
+use super::context::{Device, lock};
+use super::driver::{Code, Outcome};
+use super::mark::Mark;
+use super::stream::Stream;
+
+/// Free blocks that are kept, at most.
+const KEPT: usize = 64;
+
+/// A free block, which work before a mark may still use.
+pub(super) struct FreeBlock {
+    address: u64,
+    bytes: usize,
+    mark: Mark,
+}
+
+pub(super) enum MemorySource {
+    /// The handle of a pool of ours.
+    Pool(u64),
+    Blocks(Mutex<Vec<FreeBlock>>),
+}
+
+impl MemorySource {
+    /// The function of the driver that allocates.
+    pub(super) fn function(&self) -> &'static str {
+        match self {
+            Self::Pool(_) => "cuMemAllocFromPoolAsync",
+            Self::Blocks(_) => "cuMemAlloc",
+        }
+    }
+}
+
+impl Device {
+    /// Takes memory that a stream may use at once, of so many bytes or more; gives its address and
+    /// its bytes. The device's context is current.
+    pub(super) fn take_memory(&self, bytes: usize, stream: &Stream) -> Outcome<(u64, usize)> {
+        match &self.source {
+            MemorySource::Pool(pool) => {
+                let allocate = || self.driver.allocate(bytes, *pool, stream.handle());
+                let address = allocate().or_else(|code| {
+                    if code != Code::OUT_OF_MEMORY {
+                        return Err(code);
+                    }
+                    // Blocks that other streams have freed may be in the pool still.
+                    let _ = self.driver.trim_pool(*pool);
+                    allocate()
+                });
+                self.counters.allocations.add(u64::from(address.is_ok()));
+                address.map(|address| (address, bytes))
+            }
+            MemorySource::Blocks(free) => self.take_block(&mut lock(free), bytes, stream),
+        }
+    }
+
+    fn take_block(
+        &self,
+        free: &mut Vec<FreeBlock>,
+        bytes: usize,
+        stream: &Stream,
+    ) -> Outcome<(u64, usize)> {
+        // One that is not more than twice as large.
+        let fits = |block: &FreeBlock| block.bytes >= bytes && block.bytes / 2 <= bytes;
+        if let Some(at) = free.iter().position(fits)
+            && free[at].mark.order(stream).is_ok()
+        {
+            let block = free.swap_remove(at);
+            return Ok((block.address, block.bytes));
+        }
+        let address = self.driver.allocate_now(bytes).or_else(|code| {
+            if code != Code::OUT_OF_MEMORY {
+                return Err(code);
+            }
+            self.drop_blocks(free, 0);
+            self.driver.allocate_now(bytes)
+        });
+        self.counters.allocations.add(u64::from(address.is_ok()));
+        address.map(|address| (address, bytes))
+    }
+
+    /// Gives memory back behind what a stream has queued. An error means that the device is lost or
+    /// the process ends, and the memory with it.
+    pub(super) fn give_memory(&'static self, address: u64, bytes: usize, stream: &Stream) {
+        match &self.source {
+            MemorySource::Pool(_) => _ = self.driver.free(address, stream.handle()),
+            MemorySource::Blocks(free) => {
+                if let Ok(mark) = Mark::record(self, stream) {
+                    let mut free = lock(free);
+                    self.drop_blocks(&mut free, KEPT - 1);
+                    free.push(FreeBlock { address, bytes, mark });
+                }
+            }
+        }
+    }
+
+    /// Frees blocks that no work uses any more, until so many are left.
+    fn drop_blocks(&self, free: &mut Vec<FreeBlock>, left: usize) {
+        let mut at = 0;
+        while free.len() > left && at < free.len() {
+            if free[at].mark.has_passed().unwrap_or(false) {
+                let _ = self.driver.free_now(free.swap_remove(at).address);
+            } else {
+                at += 1;
+            }
+        }
+    }
+}
