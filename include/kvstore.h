@@ -44,14 +44,18 @@
  *
  * OPTIONS (kv_config_set, else KV_<NAME> in the environment, else the default)
  *
- *   threads       threads that may work on one operation, 1 to 256; default: the processors this
- *                 process may use. Changes speed only, never a result.
- *   isa           auto, scalar, avx2, avx512, neon: the instruction set of the kernels; auto.
- *   timeout_ms    how long a call with `ticket` NULL waits, -1 for ever; 600000.
- *   updater_undo  yes or no: restore the stored value when an updater fails; no. Costs a copy.
- *   cuda          auto, no, or a path: the driver for tensors in CUDA memory, opened at the first one;
- *                 auto (libcuda.so.1).
- *   device_bytes  how much memory keys may take on all GPUs together; default: no bound.
+ *   threads         threads that may work on one operation, 1 to 256; default: the processors this
+ *                   process may use. Changes speed only, never a result.
+ *   isa             auto, scalar, avx2, avx512, neon: the instruction set of the kernels; auto.
+ *   timeout_ms      how long a call with `ticket` NULL waits, -1 for ever; 600000.
+ *   updater_undo    yes or no: restore the stored value when an updater fails; no. Costs a copy.
+ *   cuda            auto, no, or a path: the driver for tensors in CUDA memory, opened at the first
+ *                   one; auto (libcuda.so.1).
+ *   devices         all, or numbers such as 0,1: the GPUs whose tensors are taken; all.
+ *   device_bytes    how much memory keys may take on all GPUs together; default: no bound.
+ *   device_checks   yes or no: ask the driver about each pointer to GPU memory first; yes.
+ *   device_wait     yes or no: calls with tensors of GPUs return when the GPUs are done; no.
+ *   updater_memory  host or device: what an updater gets for keys on a GPU; host (copies).
  *
  * Of the distributed types; local stores check them and go on:
  *
