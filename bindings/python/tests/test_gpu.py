@@ -82,7 +82,8 @@ def test_numbers_without_dimensions_and_empty_arrays():
 @pytest.mark.parametrize("kind", ["local", "device"])
 def test_optimizers_give_the_bits_of_arrays_in_host_memory(kind):
     random = np.random.default_rng(9)
-    for rule, options in (("sgd", {"momentum": 0.9}), ("adam", {}), ("rmsprop", {})):
+    rules = ("rmsprop", "lamb", "lars", "groupadagrad")
+    for rule, options in (("sgd", {"momentum": 0.9}), ("adam", {}), *((each, {}) for each in rules)):
         gpu, host = kvstore.create(kind), kvstore.create(kind)
         weight = random_array(random, F32, (40,))
         gpu.init(1, GpuArray(weight))
@@ -127,9 +128,12 @@ def test_four_gpus_in_one_call():
     outs = [GpuArray(filled(0), device) for device in range(4)]
     kv.pushpull("w", values, out=outs)
     assert all((out.get() == 1111).all() for out in outs)
-    strided = GpuArray(np.asfortranarray(filled(1)), device=1)
-    with pytest.raises(kvstore.UnsupportedError, match=r'push: key "w": .*GPU 1.*contiguous'):
-        kv.push("w", strided)
+    # Strided arrays, and those of another dtype, of other GPUs than the key's.
+    rows = np.arange(6, dtype=np.float64).reshape(2, 3)
+    value = GpuArray(np.asfortranarray(rows), device=1)
+    out = GpuArray(np.asfortranarray(filled(0)), device=3)
+    kv.pushpull("w", [value, values[0]], out=out)
+    assert np.array_equal(out.get(), np.float32(rows + 1))
 
 
 def test_arrays_with_the_interface_of_numba_are_used_on_their_stream():

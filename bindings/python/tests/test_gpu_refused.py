@@ -87,10 +87,6 @@ def test_what_is_not_served_names_the_way_around(tmp_path):
     for call in calls:
         with pytest.raises(kvstore.UnsupportedError, match=r"rows: key [12].*tensor\.cpu\(\)"):
             call()
-    for rule in ("lamb", "lars", "groupadagrad"):
-        kv.set_optimizer(rule)
-        with pytest.raises(kvstore.UnsupportedError, match=f"push: key 1: .*{rule}.*local"):
-            kv.push(1, value)
     kv.set_compression("2bit")
     with pytest.raises(kvstore.UnsupportedError, match=r"push: key 2: compression .*GPU"):
         kv.push(2, value)
