@@ -68,6 +68,7 @@ from ._errors import (
     TimeoutError,
     UnsupportedError,
 )
+from ._lent import DeviceArray
 from ._store import KeyInfo, KVStore, create
 from ._streams import set_stream, stream
 from ._ticket import Ticket
@@ -80,6 +81,7 @@ __all__ = [
     "CancelledError",
     "ClosedError",
     "CorruptError",
+    "DeviceArray",
     "DeviceError",
     "DiffersError",
     "DtypeMismatchError",

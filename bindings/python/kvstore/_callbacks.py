@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Callable, Optional
 from ._arrays import view
 from ._call import check, library, thread
 from ._errors import Status
+from ._lent import CUDA, DeviceArray
 from ._library import Drop, Logger, Tensor, loaded
 from ._library import Updater as UpdaterFunction
 from ._unique import Unique
@@ -54,10 +55,18 @@ class Updater(Unique):
         self._function = None
 
     def run(self, number: int, merged: Tensor, stored: Tensor) -> None:
-        """Calls the function with numpy arrays."""
+        """Calls the function with numpy arrays, or with arrays on the GPU where the value is."""
         assert self._function is not None
         key = self._names.get(number, number)
-        self._function(key, view(merged, writable=False), view(stored, writable=True))
+        if stored.device_type != CUDA:
+            self._function(key, view(merged, writable=False), view(stored, writable=True))
+            return
+        lent = DeviceArray(merged, writable=False), DeviceArray(stored, writable=True)
+        try:
+            self._function(key, *lent)
+        finally:
+            for array in lent:
+                array.end()
 
 
 def remove_updater(store: Optional[int]) -> int:

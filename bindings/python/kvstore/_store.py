@@ -341,6 +341,9 @@ class KVStore(_native.Store, Unique):
         keys arrive as that dtype if the package ml_dtypes is installed, else as uint16. `key` is
         what init() was given. What the function returns is ignored.
 
+        Of a key on a GPU they are copies in host memory, or with the option updater_memory=device
+        of create() `DeviceArray`s on the GPU, whose work belongs on their stream.
+
         It runs on the thread that pushes, or for push_async() on one of the library's. An
         exception in it becomes `CallbackError` at the push. It must not use its own store
         (`ReentrantError`), except for key_info(), type, role, rank, num_workers and abort().

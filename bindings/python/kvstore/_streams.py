@@ -8,7 +8,7 @@ from typing import Any, Optional
 from ._call import check, library
 from ._library import Device
 
-_CUDA = 2
+_CUDA, _LEGACY = 2, 1
 
 
 def set_stream(device: int, stream: Any) -> None:
@@ -33,7 +33,8 @@ def stream(device: int) -> int:
     """The handle of the stream that set_stream() has named for this thread; 0 is the legacy one."""
     handle = c_void_p()
     check(library.kv_stream(_device(device), byref(handle)))
-    return handle.value or 0
+    # 1 is another name of the legacy one.
+    return 0 if handle.value in (None, _LEGACY) else handle.value
 
 
 def _device(number: int) -> Device:

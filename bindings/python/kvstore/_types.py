@@ -9,6 +9,8 @@ from typing import Any, Protocol, SupportsFloat, TypeVar, Union
 
 import numpy as np
 
+from ._lent import DeviceArray
+
 _Item = TypeVar("_Item", covariant=True)
 
 
@@ -76,7 +78,10 @@ _RowIds3 = Union[_RowIds, ListOf[_RowIds2]]
 RowIds = Union[_RowIds, ListOf[_RowIds3]]
 
 # The key is what init() was given.
-Update = Callable[[Any, np.ndarray[Any, Any], np.ndarray[Any, Any]], object]
+Update = Union[
+    Callable[[Any, np.ndarray[Any, Any], np.ndarray[Any, Any]], object],
+    Callable[[Any, DeviceArray, DeviceArray], object],
+]
 
 # An option of an optimizer or a codec.
 Param = Union[str, SupportsFloat, None]

@@ -141,6 +141,42 @@ class VersionedProducer(Producer):
         return self._capsule(managed, b"dltensor_versioned")
 
 
+_DELETER = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+_api = ctypes.pythonapi
+_pointer, _rename = _api.PyCapsule_GetPointer, _api.PyCapsule_SetName
+_pointer.restype, _pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
+_rename.argtypes = (ctypes.py_object, ctypes.c_char_p)
+_USED, _USED_VERSIONED = b"used_dltensor", b"used_dltensor_versioned"
+
+
+def consumed(capsule, is_versioned):
+    """What a capsule says, as a consumer reads it that takes the tensor and deletes it.
+
+    A dict with the flags (None without a version), the address, the device, the number of the
+    dtype, the shape and the strides.
+    """
+    kind, name, used = (
+        (ManagedVersioned, b"dltensor_versioned", _USED_VERSIONED)
+        if is_versioned
+        else (Managed, b"dltensor", _USED)
+    )
+    address = _pointer(capsule, name)
+    _rename(capsule, used)
+    managed = kind.from_address(address)
+    tensor = managed.tensor
+    extents = ctypes.c_int64 * tensor.ndim
+    said = {
+        "flags": managed.flags if is_versioned else None,
+        "address": tensor.data + tensor.byte_offset,
+        "device": (tensor.device_type, tensor.device_id),
+        "dtype": tensor.dtype,
+        "shape": tuple(extents.from_address(tensor.shape)) if tensor.ndim else (),
+        "strides": tuple(extents.from_address(tensor.strides)) if tensor.ndim else (),
+    }
+    _DELETER(managed.deleter)(address)
+    return said
+
+
 def kvstore_number(dtype):
     codes = {"i": 0, "u": 1, "f": 2}
     return codes[np.dtype(dtype).kind] | 8 * np.dtype(dtype).itemsize << 8 | 1 << 16

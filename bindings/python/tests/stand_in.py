@@ -105,6 +105,12 @@ class Driver:
             self.synchronize(stream, device)
         return content.raw[:count]
 
+    def copy(self, to, source, count, stream, device=0):
+        """Queues a copy of bytes within the device."""
+        with self.on(device):
+            arguments = (ctypes.c_uint64(to), ctypes.c_uint64(source), ctypes.c_size_t(count))
+            self("cuMemcpyDtoDAsync_v2", *arguments, ctypes.c_uint64(stream))
+
     def order(self, later, earlier, device=0):
         """Has one stream wait for what is queued on another."""
         with self.on(device):

@@ -102,8 +102,15 @@ def update(key: Union[int, str], merged: Floats, stored: Floats) -> None:
     stored += merged
 
 
+def update_on_gpu(key: Any, merged: kvstore.DeviceArray, stored: kvstore.DeviceArray) -> None:
+    numbers: tuple[int, int] = (stored.stream, stored.shape[0])
+    texts: tuple[str, str] = (stored.device, stored.dtype.name)
+    print(numbers, texts, merged.__cuda_array_interface__["data"][0], merged.__dlpack_device__())
+
+
 def settings(kv: kvstore.KVStore) -> None:
     kv.set_updater(update)
+    kv.set_updater(update_on_gpu)
     kv.set_updater(lambda key, merged, stored: None)
     kv.set_updater(None)
     kv.set_optimizer("adam", learning_rate=1e-3, multi_precision=True, wd=None)

@@ -69,7 +69,7 @@ kv.row_sparse_pull("table", out=w, row_ids="0")  # E: arg-type
 
 # Settings.
 kv.set_updater("add")  # E: arg-type
-kv.set_updater(lambda key, merged: None)  # E: arg-type, misc
+kv.set_updater(lambda key, merged: None)  # E: arg-type
 kv.set_optimizer(kvstore.Status.OK)  # E: arg-type
 kv.set_optimizer("sgd", learning_rate=[0.1])  # E: arg-type
 kv.set_optimizer(name="sgd")  # E: call-arg

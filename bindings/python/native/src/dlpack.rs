@@ -8,17 +8,20 @@ use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 
 use pyo3::exceptions::PyTypeError;
-use pyo3::ffi::PyObject;
+use pyo3::ffi::{PyCapsule_GetPointer, PyCapsule_IsValid, PyCapsule_New, PyObject};
 use pyo3::prelude::*;
 use pyo3::types::PyCapsule;
 
-use crate::library::Tensor;
+use crate::library::{Dtype, Tensor};
 use crate::python::invalid;
 use crate::streams::CUDA;
 
 /// The version that this crate reads; minor versions only add.
 pub const MAJOR: u32 = 1;
 const FLAG_READ_ONLY: u64 = 1;
+/// Names of capsules whose tensor was not consumed.
+const LEGACY_NAME: &CStr = c"dltensor";
+const VERSIONED_NAME: &CStr = c"dltensor_versioned";
 
 #[repr(C)]
 struct Version {
@@ -148,16 +151,115 @@ impl Table {
 /// Reads a capsule of `__dlpack__`, which frees its tensor by itself as long as it is not consumed.
 pub fn read(capsule: &Bound<'_, PyAny>, array: &Bound<'_, PyAny>) -> PyResult<Described> {
     let pointer = |name: &CStr| capsule.cast::<PyCapsule>().ok()?.pointer_checked(Some(name)).ok();
-    if let Some(tensor) = pointer(c"dltensor") {
+    if let Some(tensor) = pointer(LEGACY_NAME) {
         // SAFETY: a capsule of this name has a DLManagedTensor, which begins with its tensor.
         let tensor = unsafe { tensor.cast::<Tensor>().read() };
         return Ok(Described { tensor, is_read_only: false });
     }
-    if let Some(managed) = pointer(c"dltensor_versioned") {
+    if let Some(managed) = pointer(VERSIONED_NAME) {
         // SAFETY: a capsule of this name has a DLManagedTensorVersioned. In all versions it begins
         // with the version, which `describe` reads first.
         return unsafe { managed.cast::<Managed>().as_ref() }.describe(array.py());
     }
     let kind = array.get_type().name()?;
     Err(PyTypeError::new_err(format!("__dlpack__ of {kind} returned no DLPack capsule")))
+}
+
+/// A `DLManagedTensor`, the form before DLPack 1.0.
+#[repr(C)]
+struct Legacy {
+    tensor: Tensor,
+    context: *mut c_void,
+    deleter: Option<unsafe extern "C" fn(*mut Legacy)>,
+}
+
+/// A managed tensor of either form with the extents and strides that it points to. The form comes
+/// first: a consumer has the address of both.
+#[repr(C)]
+struct Exported<Form> {
+    form: Form,
+    extents: Vec<i64>,
+    strides: Vec<i64>,
+}
+
+impl<Form> Exported<Form> {
+    /// Moves a description to the heap; `tensor` finds the tensor in its form.
+    fn place(form: Form, extents: Vec<i64>, tensor: fn(&mut Form) -> &mut Tensor) -> *mut Form {
+        let mut strides = vec![1; extents.len()];
+        for axis in (1..extents.len()).rev() {
+            strides[axis - 1] = strides[axis] * extents[axis];
+        }
+        let mut exported = Box::new(Self { form, extents, strides });
+        let (extents, strides) = (exported.extents.as_ptr(), exported.strides.as_ptr());
+        let tensor = tensor(&mut exported.form);
+        (tensor.shape, tensor.strides) = (extents, strides);
+        Box::into_raw(exported).cast()
+    }
+}
+
+/// The deleter of a managed tensor from [`Exported::place`].
+unsafe extern "C" fn delete<Form>(form: *mut Form) {
+    // SAFETY: `place` made it by `Box::into_raw`, and its one owner calls the deleter once.
+    drop(unsafe { Box::from_raw(form.cast::<Exported<Form>>()) });
+}
+
+/// The destructor of a capsule: deletes the tensor unless a consumer took it and renamed the capsule.
+unsafe extern "C" fn end_capsule<Form>(capsule: *mut PyObject) {
+    for name in [LEGACY_NAME, VERSIONED_NAME] {
+        // SAFETY: a capsule of `export`, whose pointer is a `Form`. A valid name sets no error.
+        unsafe {
+            if PyCapsule_IsValid(capsule, name.as_ptr()) != 0 {
+                delete::<Form>(PyCapsule_GetPointer(capsule, name.as_ptr()).cast());
+            }
+        }
+    }
+}
+
+/// A DLPack capsule of a row-major tensor, of DLPack 1 or of the form before it, which has no flag for
+/// read-only tensors. It has its own copy of the shape; the elements stay the library's.
+#[pyfunction]
+pub fn export(
+    py: Python<'_>,
+    place: (usize, i32, i32, u32),
+    extents: Vec<i64>,
+    is_read_only: bool,
+    is_versioned: bool,
+) -> PyResult<Py<PyAny>> {
+    let (data, device_type, device_id, dtype) = place;
+    let [code, bits, lanes @ ..] = dtype.to_le_bytes();
+    let tensor = Tensor {
+        data: std::ptr::with_exposed_provenance_mut(data),
+        device_type,
+        device_id,
+        ndim: i32::try_from(extents.len())?,
+        dtype: Dtype { code, bits, lanes: u16::from_le_bytes(lanes) },
+        shape: std::ptr::null(),
+        strides: std::ptr::null(),
+        byte_offset: 0,
+    };
+    let context = std::ptr::null_mut();
+    if is_versioned {
+        let version = Version { major: MAJOR, minor: 0 };
+        let flags = if is_read_only { FLAG_READ_ONLY } else { 0 };
+        let form = Managed { version, context, deleter: Some(delete), flags, tensor };
+        capsule(py, Exported::place(form, extents, |form| &mut form.tensor), VERSIONED_NAME)
+    } else {
+        let form = Legacy { tensor, context, deleter: Some(delete) };
+        capsule(py, Exported::place(form, extents, |form| &mut form.tensor), LEGACY_NAME)
+    }
+}
+
+/// A capsule that owns a managed tensor as long as it has this name.
+fn capsule<Form>(py: Python<'_>, form: *mut Form, name: &'static CStr) -> PyResult<Py<PyAny>> {
+    // SAFETY: the name lives as long as the process, and the destructor knows the pointer's type.
+    // The result is a new reference, or NULL with an error.
+    let made = unsafe {
+        let made = PyCapsule_New(form.cast(), name.as_ptr(), Some(end_capsule::<Form>));
+        Bound::from_owned_ptr_or_err(py, made)
+    };
+    if made.is_err() {
+        // SAFETY: no capsule took the tensor.
+        unsafe { delete(form) };
+    }
+    Ok(made?.unbind())
 }

@@ -28,6 +28,8 @@ mod _native {
         begin_in_child, counted, end_calls, is_between_calls, raise_interrupt, unwatch,
     };
     #[pymodule_export]
+    use crate::dlpack::export;
+    #[pymodule_export]
     use crate::library::bind;
     #[pymodule_export]
     use crate::methods::with_data_calls;
