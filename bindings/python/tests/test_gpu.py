@@ -136,6 +136,21 @@ def test_four_gpus_in_one_call():
     assert np.array_equal(out.get(), np.float32(rows + 1))
 
 
+@pytest.mark.gpu(POOLS="no")
+def test_a_gpu_without_memory_pools():
+    kv, out = kvstore.create("device"), GpuArray(filled(0))
+    kv.init(1, GpuArray(filled(1)))
+    kv.set_optimizer("adam")
+    host = kvstore.create("device")
+    host.init(1, filled(1))
+    host.set_optimizer("adam")
+    for number in range(3):
+        kv.pushpull(1, [GpuArray(filled(number)), GpuArray(filled(2))], out=out)
+        host.push(1, [filled(number), filled(2)])
+    assert kv.key_device(1) == "cuda:0"
+    assert out.get().tobytes() == pulled(host, 1, filled(0)).tobytes()
+
+
 def test_arrays_with_the_interface_of_numba_are_used_on_their_stream():
     for dtype, (name, layout) in itertools.product(DTYPES, LAYOUTS.items()):
         if dtype == BFLOAT16:

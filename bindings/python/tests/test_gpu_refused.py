@@ -327,7 +327,6 @@ use_a_gpu()
         ({"KV_CUDA": "/no/such/driver.so"}, "/no/such/driver.so.*install"),
         ({"KV_CUDA_STAND_IN_VERSION": "11000"}, "CUDA 11.0.*11.2"),
         ({"KV_CUDA_STAND_IN_DEVICES": "0"}, "CUDA_ERROR_NO_DEVICE.*nvidia-smi"),
-        ({"KV_CUDA_STAND_IN_POOLS": "no"}, "GPU 0 has no memory pools"),
     ],
 )
 def test_a_driver_that_cannot_be_used_is_named(run, monkeypatch, variables, text):
