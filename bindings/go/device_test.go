@@ -178,6 +178,87 @@ func TestACallInAnUpdaterHasItsOwnStream(t *testing.T) {
 	equal(t, calls, 30)
 }
 
+// halve makes the first half of the sum that of the value, in the memory of the GPU.
+func halve(_ Key, input, stored Tensor) error {
+	if input.Device() != GPU(0) || stored.Device() != GPU(0) || stored.Len() != gpuCount {
+		return fmt.Errorf("arrays on %v and %v", input.Device(), stored.Device())
+	}
+	stream := stored.Stream()
+	gpu.Copy(0, stored.Address(), input.Address(), 4*gpuCount/2, stream.Handle)
+	return nil
+}
+
+// halves reads an array of which an updater has changed the first half.
+func (f gpuFloats) halves() (first, rest float32) {
+	values := make([]float32, gpuCount)
+	gpu.Read(f.stream.Device, values, f.address, f.stream.Handle)
+	return values[0], values[gpuCount-1]
+}
+
+func TestAnUpdaterMayGetTheArraysOnTheGPU(t *testing.T) {
+	withGPUs(t)
+	for seed := uint64(1); seed <= 30; seed++ {
+		gpu.Seed(0, seed)
+		bothWays(t, func(t *testing.T, ctx context.Context) {
+			store := open(t, "device", Config{"updater_memory": "device"})
+			stream := Stream{0, gpu.NewStream(0)}
+			ok(t, store.Init(ctx, 1, newGPUFloats(stream, 1).tensor()))
+			var streams []Stream
+			ok(t, store.SetUpdater(func(key Key, input, stored Tensor) error {
+				if input.Stream() != stored.Stream() {
+					return errors.New("two streams")
+				}
+				streams = append(streams, stored.Stream())
+				return halve(key, input, stored)
+			}))
+			two, three, out := newGPUFloats(stream, 2), newGPUFloats(stream, 3), newGPUFloats(stream, 0)
+			ok(t, store.PushPull(ctx, 1, []Tensor{two.tensor(), three.tensor()},
+				[]Tensor{out.tensor()}))
+			two.set(100)
+			first, rest := out.halves()
+			equals(t, []float32{first, rest}, []float32{5, 1})
+			equal(t, len(streams), 1)
+			// A ticket runs on a stream of the library.
+			equal(t, streams[0] == stream, ctx.Done() == nil)
+		})
+	}
+}
+
+func TestAnUpdaterOnTheGPUThatFails(t *testing.T) {
+	withGPUs(t)
+	for undo, wanted := range map[string]float32{"no": 5, "yes": 1} {
+		bothWays(t, func(t *testing.T, ctx context.Context) {
+			store := open(t, "device", Config{"updater_memory": "device", "updater_undo": undo})
+			ok(t, store.Init(ctx, 1, newGPUFloats(Stream{}, 1).tensor()))
+			ok(t, store.SetUpdater(func(key Key, input, stored Tensor) error {
+				return errors.Join(halve(key, input, stored), errors.New("no such rule"))
+			}))
+			err := store.Push(ctx, 1, newGPUFloats(Stream{}, 5).tensor())
+			fails(t, err, ErrCallback)
+			if !strings.Contains(err.Error(), "no such rule") || strings.Contains(err.Error(), "arrays on") {
+				t.Errorf("error: %v", err)
+			}
+			out := newGPUFloats(Stream{}, 0)
+			ok(t, store.Pull(ctx, 1, out.tensor()))
+			first, rest := out.halves()
+			equals(t, []float32{first, rest}, []float32{wanted, 1})
+		})
+	}
+}
+
+func TestSliceOfAnUpdatersArrayOnTheGPUPanics(t *testing.T) {
+	begin(t)
+	withGPUs(t)
+	store := open(t, "device", Config{"updater_memory": "device"})
+	ok(t, store.Init(noContext, 1, newGPUFloats(Stream{}, 1).tensor()))
+	ok(t, store.SetUpdater(addTo))
+	err := store.Push(noContext, 1, newGPUFloats(Stream{}, 5).tensor())
+	fails(t, err, ErrCallback)
+	if !strings.Contains(err.Error(), "memory of GPU 0") {
+		t.Errorf("error: %v", err)
+	}
+}
+
 func TestGoroutinesWithStreamsOfTheirOwnShareAKey(t *testing.T) {
 	const workers, pushes = 4, 25
 	begin(t)

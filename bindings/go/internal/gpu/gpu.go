@@ -64,6 +64,14 @@ static uint32_t gpu_read(int32_t device, void *to, uint64_t from, size_t bytes, 
     return status != 0 ? status : gpu_wait(device, stream);
 }
 
+static uint32_t gpu_copy(int32_t device, uint64_t to, uint64_t from, size_t bytes,
+                         uintptr_t stream) {
+    uint32_t status = gpu_enter(device);
+    return status != 0 ? status
+                       : FUNCTION("cuMemcpyDtoDAsync_v2", (uint64_t, uint64_t, size_t, void *))(
+                             to, from, bytes, (void *)stream);
+}
+
 static uint32_t gpu_seed(int32_t device, uint64_t seed) {
     uint32_t status = gpu_enter(device);
     if (status == 0) {
@@ -132,6 +140,12 @@ func Write(device int, to uintptr, from []float32, stream uintptr) {
 func Read(device int, to []float32, from uintptr, stream uintptr) {
 	check(C.gpu_read(C.int32_t(device), unsafe.Pointer(&to[0]), C.uint64_t(from),
 		C.size_t(4*len(to)), C.uintptr_t(stream)), "read")
+}
+
+// Copy queues a copy of bytes within the memory of a GPU.
+func Copy(device int, to, from uintptr, bytes int, stream uintptr) {
+	check(C.gpu_copy(C.int32_t(device), C.uint64_t(to), C.uint64_t(from), C.size_t(bytes),
+		C.uintptr_t(stream)), "copy")
 }
 
 // Seed draws another order of streams, once all of a GPU have run.
