@@ -192,6 +192,9 @@ public:
           strides_(tensor.strides, tensor.strides == nullptr ? 0 : rank_of(tensor)) {}
 
     [[nodiscard]] kv_dtype dtype() const noexcept { return tensor_.dtype; }
+    /// The device with the memory of the elements. In an updater of a store with the option
+    /// updater_memory=device it is a GPU for keys there: data() is then an address in its memory, for
+    /// work that is queued on kv::stream(device()), whose context is current. It is a CPU otherwise.
     [[nodiscard]] kv_device device() const noexcept { return tensor_.device; }
     [[nodiscard]] const Shape& shape() const noexcept { return shape_; }
     /// Empty if the tensor is row-major without gaps.
@@ -206,7 +209,8 @@ public:
         return count;
     }
 
-    /// The first element. Throws KV_ERR_DTYPE_MISMATCH if `Element` is not the element type.
+    /// The first element; the host must not access it if device() is a GPU. Throws
+    /// KV_ERR_DTYPE_MISMATCH if `Element` is not the element type.
     template <class Element>
     [[nodiscard]] const Element* data() const {
         if (tensor_.dtype != dtype_of<Element>::value) {

@@ -102,6 +102,43 @@ void a_ticket_is_done_when_the_gpu_is() {
     CHECK(out.get() == 6);
 }
 
+void an_updater_may_get_the_arrays_on_the_gpu() {
+    void* const side = gpu_stream();
+    std::vector<void*> streams;
+    const auto halve = [&](kv::Key, const kv::ConstTensor& input, kv::Tensor& stored) {
+        CHECK(is(input.device(), kv::cuda(0)) && is(stored.device(), kv::cuda(0)));
+        CHECK(stored.size() == elements && stored.dtype() == KV_F32);
+        streams.push_back(kv::stream(stored.device()));
+        const auto address = [](const void* data) { return reinterpret_cast<std::uintptr_t>(data); };
+        GPU("cuMemcpyDtoDAsync_v2", (std::uint64_t, std::uint64_t, std::size_t, void*),
+            address(stored.data<float>()), address(input.data<float>()), bytes / 2, streams.back());
+    };
+    Floats values(elements);
+    const Floats halves{5, 5, 5, 1, 1, 1};
+    for (std::uint64_t seed = 1; seed <= 30; seed++) {
+        gpu_seed(seed);
+        const kv::stream_guard guard(kv::cuda(0), side);
+        kv::Store store("device", {{"updater_memory", "device"}});
+        const GpuArray first(1, side), value(2, side), other(3, side), out(0, side);
+        store.init(1, first.view());
+        store.set_updater(halve);
+        store.pushpull(1, {value.view(), other.view()}, out.view());
+        CHECK(streams.back() == side);
+        gpu_read(values.data(), out.view().data<float>(), bytes, side);
+        CHECK(values == halves);
+    }
+    kv::Store store("device", {{"updater_memory", "device"}, {"updater_undo", "yes"}});
+    const GpuArray first(1), value(5), out(0);
+    store.init(1, first.view());
+    store.set_updater([&](kv::Key key, const kv::ConstTensor& input, kv::Tensor& stored) {
+        halve(key, input, stored);
+        throw std::runtime_error("no such rule");
+    });
+    CHECK_THROWS(store.push(1, value.view()), KV_ERR_CALLBACK, "no such rule");
+    store.pull(1, out.view());
+    CHECK(out.get() == 1);
+}
+
 void a_guard_names_the_stream_before_it_again() {
     void* const one = gpu_stream();
     void* const other = gpu_stream();
@@ -197,6 +234,7 @@ int main() {
         tensors_of_a_gpu_are_values_and_outs();
         a_call_is_queued_on_the_stream_that_is_named();
         a_ticket_is_done_when_the_gpu_is();
+        an_updater_may_get_the_arrays_on_the_gpu();
         a_guard_names_the_stream_before_it_again();
         streams_belong_to_cuda_devices();
         threads_with_streams_of_their_own_share_a_key();
