@@ -6,7 +6,6 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::driver::{Code, DeviceCounters, Driver, Outcome};
 use super::name::KernelName;
-use super::source::MemorySource;
 use super::stream::Stream;
 use crate::error::{Error, Result, fail};
 
@@ -15,7 +14,8 @@ pub(crate) struct Device {
     pub(crate) driver: &'static Driver,
     pub(crate) ordinal: u16,
     context: u64,
-    pub(super) source: MemorySource,
+    /// Its pool of memory, if the driver has pools.
+    pub(super) pool: Option<u64>,
     pub(super) counters: DeviceCounters,
     /// The status with which the device was lost, or 0.
     lost: AtomicU32,
@@ -67,16 +67,13 @@ impl Device {
         let pools = driver.attribute(number, MEMORY_POOLS);
         let has_pools = pools.map_err(named("cuDeviceGetAttribute"))? != 0;
         let context = driver.retain(number).map_err(named("cuDevicePrimaryCtxRetain"))?;
-        let source = if has_pools {
-            MemorySource::Pool(driver.create_pool(number).map_err(named("cuMemPoolCreate"))?)
-        } else {
-            MemorySource::Blocks(Mutex::default())
-        };
+        let made = has_pools.then(|| driver.create_pool(number)).transpose();
+        let pool = made.map_err(named("cuMemPoolCreate"))?;
         Ok(Self {
             driver,
             ordinal,
             context,
-            source,
+            pool,
             counters: DeviceCounters::default(),
             lost: AtomicU32::new(0),
             events: Mutex::default(),

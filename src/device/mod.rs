@@ -17,7 +17,6 @@ mod passes;
 mod pinned;
 mod queue;
 mod report;
-mod source;
 mod stream;
 
 pub(crate) use budget::MemoryBudget;

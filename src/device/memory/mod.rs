@@ -1,11 +1,13 @@
 //! Memory of devices, in stream order; and pinned host memory.
 #![allow(unsafe_code, reason = "pinned memory is written by devices and by the host")]
 
+mod source;
+
 use std::slice;
 
-use super::context::Device;
-use super::driver::{Code, PINNED};
-use super::stream::Stream;
+use crate::device::context::Device;
+use crate::device::driver::{Code, PINNED};
+use crate::device::stream::Stream;
 use crate::error::{Error, Result, fail};
 use crate::tensor::{DType, Lent};
 
@@ -29,7 +31,7 @@ impl Span {
         match device.take_memory(bytes, stream) {
             Ok((address, size)) => Ok(Self { device, address, bytes, size, stream: *stream }),
             Err(Code::OUT_OF_MEMORY) => Err(no_memory(device, bytes)),
-            Err(code) => Err(device.fail(device.source.function(), code)),
+            Err(code) => Err(device.fail(device.allocating(), code)),
         }
     }
 
