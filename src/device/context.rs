@@ -19,8 +19,6 @@ pub(crate) struct Device {
     pub(super) counters: DeviceCounters,
     /// The status with which the device was lost, or 0.
     lost: AtomicU32,
-    /// Events without a mark.
-    events: Mutex<Vec<u64>>,
     pub(super) kernels: Mutex<HashMap<KernelName, u64>>,
     /// Streams of the library, by priority.
     streams: Mutex<HashMap<i32, Stream>>,
@@ -76,7 +74,6 @@ impl Device {
             pool,
             counters: DeviceCounters::default(),
             lost: AtomicU32::new(0),
-            events: Mutex::default(),
             kernels: Mutex::default(),
             streams: Mutex::default(),
         })
@@ -133,15 +130,6 @@ impl Device {
     /// An outcome with the name of its call.
     pub(super) fn result<T>(&self, call: &str, outcome: Outcome<T>) -> Result<T> {
         outcome.map_err(|code| self.fail(call, code))
-    }
-
-    pub(super) fn take_event(&self) -> Result<u64> {
-        let free = lock(&self.events).pop();
-        free.map_or_else(|| self.result("cuEventCreate", self.driver.create_event()), Ok)
-    }
-
-    pub(super) fn give_event(&self, event: u64) {
-        lock(&self.events).push(event);
     }
 
     /// The library's stream for operations of a priority.

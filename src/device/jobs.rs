@@ -2,10 +2,14 @@
 //!
 //! The layout of a table is that of `kernels/job.cuh`.
 
+use smallvec::SmallVec;
+
 use super::context::Device;
-use super::memory::Span;
+use super::mark::Mark;
 use super::name::KernelName;
-use super::pinned::PinnedBlock;
+use super::reuse::Spares;
+use super::reuse::pinned::PinnedBlock;
+use super::reuse::scratch::ScratchBlock;
 use super::stream::Stream;
 use crate::error::{Result, fail};
 use crate::kernel::{MAX_STATES, TILE};
@@ -18,8 +22,7 @@ const MEASURED_CHUNK: usize = 32 * TILE;
 
 /// Rows of a chunk of a kernel that works on rows.
 const ROWS: usize = 256;
-/// Bytes of a job, an address or a constant, and the two numbers of a block.
-const JOB_BYTES: usize = 56;
+/// Bytes of an address, of a constant, and of the two numbers of a block.
 const WORD: usize = 8;
 
 /// Order of the work of a call: each stage runs behind the one before it.
@@ -63,12 +66,53 @@ pub(crate) struct RuleArrays {
     pub(crate) states: [u64; MAX_STATES],
 }
 
-/// The jobs of a call.
+/// The lists of a call, whose memory later calls use.
 #[derive(Default)]
-pub(crate) struct JobList {
+struct JobLists {
     jobs: Vec<KernelJob>,
     addresses: Vec<u64>,
     constants: Vec<f64>,
+    /// The bytes of the table.
+    text: Vec<u8>,
+    /// Each a kernel, its blocks, and where the table has their numbers.
+    launches: Vec<(u64, u32, usize)>,
+}
+
+thread_local! {
+    static LISTS: Spares<JobLists> = const { Spares::new() };
+}
+
+/// The jobs of a call.
+pub(crate) struct JobList {
+    lists: JobLists,
+    /// Once it has been prepared, unless there is no work.
+    table: Option<JobTable>,
+}
+
+/// Room for a table of jobs in pinned memory and on the device.
+struct JobTable {
+    host: PinnedBlock,
+    memory: ScratchBlock,
+    /// Where the addresses and the constants begin.
+    starts: [usize; 2],
+}
+
+impl Default for JobList {
+    fn default() -> Self {
+        Self { lists: Spares::take(&LISTS), table: None }
+    }
+}
+
+impl Drop for JobList {
+    fn drop(&mut self) {
+        let mut lists = std::mem::take(&mut self.lists);
+        lists.jobs.clear();
+        lists.addresses.clear();
+        lists.constants.clear();
+        lists.text.clear();
+        lists.launches.clear();
+        Spares::put(&LISTS, lists);
+    }
 }
 
 fn small(number: usize) -> Result<u32> {
@@ -115,12 +159,12 @@ impl<'a> KeyArrays<'a> {
 
 impl JobList {
     pub(crate) fn is_empty(&self) -> bool {
-        self.jobs.is_empty()
+        self.lists.jobs.is_empty()
     }
 
     /// The numbers of the formula whose job is added next.
     pub(crate) fn constants(&mut self) -> &mut Vec<f64> {
-        &mut self.constants
+        &mut self.lists.constants
     }
 
     /// Adds a job of so many elements, which are so many chunks; one without elements is left out.
@@ -132,7 +176,7 @@ impl JobList {
     ) -> Result<()> {
         let JobWork { arrays, inputs, outs, extents, constants } = *work;
         if count > 0 {
-            self.jobs.push(KernelJob {
+            self.lists.jobs.push(KernelJob {
                 stage,
                 kernel,
                 chunks,
@@ -141,10 +185,11 @@ impl JobList {
                 states: arrays.states,
                 inputs: small(inputs.len())?,
                 outs: small(outs.len())?,
-                addresses: small(self.addresses.len())?,
+                addresses: small(self.lists.addresses.len())?,
                 constants: small(constants)?,
             });
-            [inputs, outs, extents].iter().for_each(|it| self.addresses.extend_from_slice(it));
+            let addresses = &mut self.lists.addresses;
+            [inputs, outs, extents].iter().for_each(|it| addresses.extend_from_slice(it));
         }
         Ok(())
     }
@@ -228,10 +273,11 @@ impl JobList {
         (to, to_strides): (u64, Option<&[i64]>),
     ) -> Result<()> {
         let extents = shape.iter().map(|&extent| u64::try_from(extent).unwrap_or(0));
-        let extents: Vec<u64> = extents.collect();
+        let extents: SmallVec<[u64; 4]> = extents.collect();
         let count = usize::try_from(extents.iter().product::<u64>()).unwrap_or(0);
         // The kernel takes the innermost dimension first, and at least one.
-        let mut layout = vec![from, to, extents.len().max(1) as u64];
+        let dimensions = extents.len().max(1) as u64;
+        let mut layout: SmallVec<[u64; 16]> = [from, to, dimensions].into_iter().collect();
         let mut plain = 1i64;
         for at in (0..extents.len()).rev() {
             let stride = |strides: Option<&[i64]>| strides.map_or(plain, |it| it[at]);
@@ -250,28 +296,24 @@ impl JobList {
     }
 
     /// Loads the kernels and takes the memory of the table, so that queueing fails only with the
-    /// device. None if there is no work.
-    pub(crate) fn prepare(
-        &mut self,
-        device: &'static Device,
-        stream: &Stream,
-    ) -> Result<Option<JobTable>> {
+    /// device.
+    pub(crate) fn prepare(&mut self, device: &'static Device, stream: &Stream) -> Result<()> {
         if self.is_empty() {
-            return Ok(None);
+            return Ok(());
         }
-        self.jobs.sort_by_key(|job| (job.stage, job.kernel));
-        let blocks: usize = self.jobs.iter().map(|job| job.chunks).sum();
-        let words = self.addresses.len() + self.constants.len() + blocks;
-        let bytes = self.jobs.len() * JOB_BYTES + words * WORD;
-        let mut text = Vec::with_capacity(bytes);
-        self.jobs.iter().for_each(|job| job.encode(&mut text));
-        let addresses = text.len();
-        self.addresses.iter().for_each(|it| text.extend(it.to_le_bytes()));
-        let constants = text.len();
-        self.constants.iter().for_each(|it| text.extend(it.to_le_bytes()));
-        let mut launches = Vec::new();
+        let JobLists { jobs, addresses, constants, text, launches } = &mut self.lists;
+        // Jobs of a kernel keep their order, which their addresses have.
+        let place = |job: &KernelJob| (job.stage, job.kernel, job.addresses);
+        jobs.sort_unstable_by_key(place);
+        text.clear();
+        launches.clear();
+        jobs.iter().for_each(|job| job.encode(text));
+        let first_address = text.len();
+        addresses.iter().for_each(|it| text.extend(it.to_le_bytes()));
+        let first_constant = text.len();
+        constants.iter().for_each(|it| text.extend(it.to_le_bytes()));
         let mut first = 0;
-        for jobs in self.jobs.chunk_by(|a, b| (a.stage, a.kernel) == (b.stage, b.kernel)) {
+        for jobs in jobs.chunk_by(|a, b| (a.stage, a.kernel) == (b.stage, b.kernel)) {
             let start = text.len();
             for (index, job) in jobs.iter().enumerate() {
                 let index = small(first + index)?;
@@ -285,15 +327,38 @@ impl JobList {
             launches.push((kernel, small((text.len() - start) / WORD)?, start));
         }
         let mut host = PinnedBlock::take(device, text.len())?;
-        host.write(&text);
-        let memory = Span::allocate(device, text.len(), stream)?;
-        Ok(Some(JobTable {
-            host,
-            memory,
-            bytes: text.len(),
-            lists: [addresses, constants],
-            launches,
-        }))
+        host.write(text);
+        let memory = ScratchBlock::take(device, text.len(), stream)?;
+        self.table = Some(JobTable { host, memory, starts: [first_address, first_constant] });
+        Ok(())
+    }
+
+    /// Queues the copy of the table and a launch for each kernel, if it has been prepared. Its memory
+    /// is to be given back behind them, with [`JobList::finish`].
+    pub(crate) fn queue(&mut self, device: &'static Device, stream: &Stream) -> Result<()> {
+        let Some(JobTable { host, memory, starts }) = &mut self.table else { return Ok(()) };
+        let start = memory.address();
+        memory.note_queued();
+        host.upload(start, self.lists.text.len(), stream)?;
+        let [addresses, constants] = starts.map(|offset| start + offset as u64);
+        for &(kernel, blocks, offset) in &self.lists.launches {
+            let tables = [start, addresses, constants, start + offset as u64];
+            device.launch(kernel, blocks, stream.handle(), &tables)?;
+        }
+        Ok(())
+    }
+
+    /// Whether there is memory to be given back.
+    pub(crate) fn has_table(&self) -> bool {
+        self.table.is_some()
+    }
+
+    /// Gives the memory of the table back with a mark at the end of the stream.
+    pub(crate) fn finish(&mut self, mark: &Mark, stream: &Stream) {
+        if let Some(JobTable { mut host, memory, .. }) = self.table.take() {
+            host.keep_until(mark);
+            memory.give(mark, stream);
+        }
     }
 }
 
@@ -306,32 +371,5 @@ impl KernelJob {
         for number in [self.inputs, self.outs, self.addresses, self.constants] {
             text.extend(number.to_le_bytes());
         }
-    }
-}
-
-/// A table of jobs in pinned memory, with room for it on the device.
-pub(crate) struct JobTable {
-    host: PinnedBlock,
-    memory: Span,
-    bytes: usize,
-    /// Where the addresses and the constants begin.
-    lists: [usize; 2],
-    /// Each a kernel, its blocks, and where the table has their numbers.
-    launches: Vec<(u64, u32, usize)>,
-}
-
-impl JobTable {
-    /// Queues the copy of the table and a launch for each kernel, and frees the memory behind them.
-    /// The pinned block is to be kept until a mark behind them.
-    pub(crate) fn queue(self, device: &'static Device, stream: &Stream) -> Result<PinnedBlock> {
-        let start = self.memory.address();
-        self.host.upload(start, self.bytes, stream)?;
-        let [addresses, constants] = self.lists.map(|offset| start + offset as u64);
-        for (kernel, blocks, offset) in self.launches {
-            let tables = [start, addresses, constants, start + offset as u64];
-            device.launch(kernel, blocks, stream.handle(), &tables)?;
-        }
-        self.memory.release(stream);
-        Ok(self.host)
     }
 }

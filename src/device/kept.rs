@@ -9,6 +9,7 @@ use super::context::Device;
 use super::jobs::RuleArrays;
 use super::mark::{Mark, Marks};
 use super::memory::Span;
+use super::reuse::scratch::allocate;
 use super::stream::Stream;
 use crate::error::Result;
 use crate::kernel::MAX_STATES;
@@ -36,6 +37,15 @@ pub(crate) struct WantedSpans {
     pub(crate) master: Option<usize>,
 }
 
+/// Which arrays [`KeyMemory::grow`] has added.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Growth {
+    /// Whether there is one: later calls wait for what has been queued for it.
+    pub(crate) any: bool,
+    /// Whether the master is new: its content is to be set.
+    pub(crate) master: bool,
+}
+
 impl KeyMemory {
     /// Room for a value, which is to be written.
     pub(crate) fn new(
@@ -45,7 +55,7 @@ impl KeyMemory {
         stream: &Stream,
     ) -> Result<Self> {
         let budget = Arc::clone(budget);
-        let value = budget.take(device.ordinal, bytes, || Span::allocate(device, bytes, stream))?;
+        let value = budget.take(device.ordinal, bytes, || allocate(device, bytes, stream))?;
         let mut memory = Self {
             device,
             budget,
@@ -60,7 +70,7 @@ impl KeyMemory {
     }
 
     fn allocate(&self, bytes: usize, stream: &Stream) -> Result<Span> {
-        self.budget.take(self.device.ordinal, bytes, || Span::allocate(self.device, bytes, stream))
+        self.budget.take(self.device.ordinal, bytes, || allocate(self.device, bytes, stream))
     }
 
     fn release(&self, span: Span, stream: &Stream) {
@@ -133,8 +143,9 @@ impl KeyMemory {
     }
 
     /// Ensures that the wanted arrays exist; the stream is ordered behind the marks. New states are
-    /// zero. Returns whether the master is new: its content is to be set.
-    pub(crate) fn grow(&mut self, wanted: WantedSpans, stream: &Stream) -> Result<bool> {
+    /// zero.
+    pub(crate) fn grow(&mut self, wanted: WantedSpans, stream: &Stream) -> Result<Growth> {
+        let mut growth = Growth { any: self.states.len() < wanted.states, master: false };
         while self.states.len() < wanted.states {
             let state = self.allocate(wanted.state_bytes, stream)?;
             state.clear(stream)?;
@@ -142,13 +153,13 @@ impl KeyMemory {
         }
         let Some(bytes) = wanted.master else {
             self.forget_master(stream);
-            return Ok(false);
+            return Ok(growth);
         };
-        let is_new = self.master.is_none();
-        if is_new {
+        if self.master.is_none() {
             self.master = Some(self.allocate(bytes, stream)?);
+            growth = Growth { any: true, master: true };
         }
-        Ok(is_new)
+        Ok(growth)
     }
 
     /// Frees the master: it is not wanted, or its content could not be set.

@@ -1,13 +1,14 @@
 //! Marks: points in streams, by which work on other streams is ordered without a wait of the host.
 //! Also called: events.
 
-use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use smallvec::SmallVec;
 
-use super::context::Device;
+use super::context::{Device, lock};
 use super::stream::Stream;
 use crate::error::Result;
 
@@ -16,49 +17,92 @@ const SPIN: Duration = Duration::from_micros(20);
 /// Interval of questions after that, at first and at most.
 const PAUSE: (Duration, Duration) = (Duration::from_micros(20), Duration::from_micros(500));
 
-/// A point behind everything that a stream had queued.
-#[derive(Clone)]
-pub(crate) struct Mark(Arc<Recorded>);
-
-/// The event of a mark, which is used again when the last copy of the mark is dropped.
-struct Recorded {
+/// An event of a device, which marks use one after the other.
+struct Event {
     device: &'static Device,
-    event: u64,
+    handle: u64,
+    /// Copies of its mark; the last one that is dropped frees the event.
+    copies: AtomicUsize,
+}
+
+/// Events without a mark, of all devices. They live until the process ends.
+static FREE: Mutex<Vec<&'static Event>> = Mutex::new(Vec::new());
+
+impl Event {
+    fn take(device: &'static Device) -> Result<&'static Self> {
+        let mut free = lock(&FREE);
+        let found = free.iter().rposition(|event| event.device.ordinal == device.ordinal);
+        if let Some(at) = found {
+            return Ok(free.swap_remove(at));
+        }
+        drop(free);
+        let handle = device.result("cuEventCreate", device.driver.create_event())?;
+        Ok(Box::leak(Box::new(Self { device, handle, copies: AtomicUsize::new(0) })))
+    }
+}
+
+/// A point behind everything that a stream had queued.
+pub(crate) struct Mark {
+    event: &'static Event,
     stream: Stream,
 }
 
-impl Drop for Recorded {
+impl Clone for Mark {
+    fn clone(&self) -> Self {
+        // Relaxed: the copy that is cloned keeps the event in use.
+        self.event.copies.fetch_add(1, Ordering::Relaxed);
+        Self { event: self.event, stream: self.stream }
+    }
+}
+
+impl Drop for Mark {
     fn drop(&mut self) {
-        self.device.give_event(self.event);
+        // AcqRel: all uses of the other copies come before the event is used again.
+        if self.event.copies.fetch_sub(1, Ordering::AcqRel) == 1 {
+            lock(&FREE).push(self.event);
+        }
     }
 }
 
 impl Mark {
     /// Marks the end of what a stream has; the device's context is current.
     pub(crate) fn record(device: &'static Device, stream: &Stream) -> Result<Self> {
-        let recorded = Recorded { device, event: device.take_event()?, stream: *stream };
-        let outcome = device.driver.record(recorded.event, stream.handle());
+        let event = Event::take(device)?;
+        // Relaxed: other threads get the event through the list, behind its lock, or by the mark.
+        event.copies.store(1, Ordering::Relaxed);
+        let mark = Self { event, stream: *stream };
+        let outcome = device.driver.record(event.handle, stream.handle());
         device.result("cuEventRecord", outcome)?;
-        Ok(Self(Arc::new(recorded)))
+        Ok(mark)
+    }
+
+    /// Whether it is of a stream, whose later work comes behind it.
+    pub(super) fn is_of(&self, stream: &Stream) -> bool {
+        self.stream.is(stream)
+    }
+
+    /// Whether both are copies of one mark.
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        std::ptr::eq(self.event, other.event)
     }
 
     /// Orders all that a stream queues from now on behind the mark.
     pub(crate) fn order(&self, stream: &Stream) -> Result<()> {
-        let Recorded { device, event, stream: own } = &*self.0;
-        if own.is(stream) {
+        let &Event { device, handle, .. } = self.event;
+        if self.is_of(stream) {
             return Ok(());
         }
-        device.result("cuStreamWaitEvent", device.driver.wait_event(stream.handle(), *event))
+        device.result("cuStreamWaitEvent", device.driver.wait_event(stream.handle(), handle))
     }
 
     pub(crate) fn has_passed(&self) -> Result<bool> {
-        let Recorded { device, event, .. } = &*self.0;
-        device.result("cuEventQuery", device.driver.has_passed(*event))
+        let &Event { device, handle, .. } = self.event;
+        device.result("cuEventQuery", device.driver.has_passed(handle))
     }
 
     /// Waits until the mark has passed; returns false if `is_over` says so before.
     pub(crate) fn wait(&self, is_over: impl Fn() -> bool) -> Result<bool> {
-        let _counted = self.0.device.counters.wait();
+        let _counted = self.event.device.counters.wait();
         let start = Instant::now();
         let mut pause = PAUSE.0;
         while !self.has_passed()? {
@@ -96,7 +140,7 @@ impl Marks {
 
     /// Notes that the memory has been read before a mark.
     pub(crate) fn note_reader(&mut self, mark: &Mark) {
-        let is_done = |it: &Mark| it.0.stream.is(&mark.0.stream) || it.has_passed().unwrap_or(true);
+        let is_done = |it: &Mark| it.is_of(&mark.stream) || it.has_passed().unwrap_or(true);
         self.readers.retain(|it| !is_done(it));
         self.readers.push(mark.clone());
     }

@@ -247,13 +247,14 @@ fn run(seed: u64) {
 }
 
 /// Failures of the driver before anything is queued; the first allocation is tried twice.
-const FAULTS: [&CStr; 6] = [
+const FAULTS: [&CStr; 7] = [
     c"cuMemAllocFromPoolAsync:1=2,cuMemAllocFromPoolAsync:2=2",
     c"cuMemAllocFromPoolAsync:2=2,cuMemAllocFromPoolAsync:3=2",
     c"cuMemAllocFromPoolAsync:3=2,cuMemAllocFromPoolAsync:4=2",
     c"cuMemHostAlloc:1=2",
     c"cuModuleLoadDataEx:1=221",
     c"cuPointerGetAttributes:2=1",
+    c"cuStreamIsCapturing:1=1",
 ];
 
 /// Calls on one key, some of which fail: those change nothing. Gives how many.

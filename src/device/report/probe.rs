@@ -7,8 +7,8 @@ use super::super::driver::Driver;
 use super::super::jobs::JobList;
 use super::super::memory::Span;
 use super::super::name::KernelName;
-use super::super::pinned::PinnedBlock;
 use super::super::queue::CallQueue;
+use super::super::reuse::pinned::PinnedBlock;
 use crate::config::{Config, CudaChoice};
 use crate::error::{Result, fail};
 use crate::tensor::DType;
@@ -112,14 +112,15 @@ fn run_kernel(device: &'static Device) -> Result<Duration> {
     let mut jobs = JobList::default();
     jobs.sum(KernelName::sum(DType::F32), COUNT, &[first, second], &[sum])?;
     let start = Instant::now();
-    let table = jobs.prepare(device, stream)?;
+    jobs.prepare(device, stream)?;
     let load = start.elapsed();
     given.upload(first, bytes.len(), stream)?;
-    let mut table = table.map(|table| table.queue(device, stream)).transpose()?;
+    jobs.queue(device, stream)?;
     got.download(sum, BYTES, stream)?;
     memory.release(stream);
     let mark = queue.mark()?;
-    [&mut given, &mut got].into_iter().chain(&mut table).for_each(|it| it.keep_until(&mark));
+    jobs.finish(&mark, stream);
+    [&mut given, &mut got].into_iter().for_each(|it| it.keep_until(&mark));
     let end = Instant::now() + PATIENCE;
     if !mark.wait(|| Instant::now() > end)? {
         let (number, limit) = (device.ordinal, PATIENCE.as_secs());

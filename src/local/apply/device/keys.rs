@@ -4,7 +4,8 @@ use smallvec::SmallVec;
 
 use super::staging::Staging;
 use super::{DeviceCall, EMPTY, outs_of};
-use crate::device::{DevicePasses, KernelName, KeyArrays, Mark, NormLayout, Stage, WantedSpans};
+use crate::device::{DevicePasses, KernelName, KeyArrays, NormLayout, Stage, WantedSpans};
+use crate::device::{Mark, Spares};
 use crate::error::{Error, Result};
 use crate::local::apply::{Applier, KeyPush, with_default_floats};
 use crate::local::counters::CallTally;
@@ -33,6 +34,30 @@ impl Before {
     }
 }
 
+/// The lists of a call, whose memory later calls use.
+#[derive(Default)]
+struct KeyLists {
+    before: Vec<Before>,
+    /// Keys with outs in host memory, and the blocks to which their values are copied.
+    copies: Vec<(usize, usize)>,
+}
+
+/// Keys that a call has locked.
+type LockedKeys<'a> = Vec<WriteGuard<'a, Value>>;
+
+thread_local! {
+    static LISTS: Spares<KeyLists> = const { Spares::new() };
+    static LOCKED: Spares<LockedKeys<'static>> = const { Spares::new() };
+}
+
+/// Unlocks keys, and keeps the memory of their list.
+fn unlock(mut locked: LockedKeys<'_>) {
+    locked.clear();
+    // An empty list in the same memory, which lends nothing.
+    let empty = locked.into_iter().map(|_| -> WriteGuard<'static, Value> { unreachable!() });
+    Spares::put(&LOCKED, empty.collect());
+}
+
 impl Applier {
     /// Queues a call on keys on the device, as one launch for each kind of work.
     pub(super) fn run_keys(
@@ -42,7 +67,8 @@ impl Applier {
         outs: &[PlannedOut],
         tally: &mut CallTally,
     ) -> Result<()> {
-        let mut locked = Vec::with_capacity(groups.len());
+        let mut locked: LockedKeys<'_> = Spares::take(&LOCKED);
+        locked.reserve(groups.len());
         for group in groups {
             if work.limits.is_cancelled() {
                 return Err(self.cancelled(work.name, &group.slot));
@@ -58,12 +84,12 @@ impl Applier {
         work: &DeviceCall<'_>,
         groups: &[KeyGroup],
         outs: &[PlannedOut],
-        mut locked: Vec<WriteGuard<'_, Value>>,
+        mut locked: LockedKeys<'_>,
         tally: &mut CallTally,
     ) -> Result<()> {
         let mut staging = Staging::new(work.queue, work.queues);
-        let before: Vec<Before> = locked.iter().map(|value| Before::of(value)).collect();
-        let mut copies = Vec::new();
+        let KeyLists { mut before, mut copies } = Spares::take(&LISTS);
+        before.extend(locked.iter().map(|value| Before::of(value)));
         let queued = self.add_keys(work, groups, outs, &mut locked, &mut staging, &mut copies);
         let queue = |staging: &mut Staging<'_>| staging.prepare().and_then(|()| staging.queue());
         let first = &groups[0].slot;
@@ -80,8 +106,12 @@ impl Applier {
             }
             tally.add(&CallTally::of(group.values.len(), group.outs.len(), group.slot.bytes()));
         }
-        drop(locked);
-        self.fill_host_outs(work, groups, outs, &staging, &copies, &mark)
+        unlock(locked);
+        let filled = self.fill_host_outs(work, groups, outs, &staging, &copies, &mark);
+        before.clear();
+        copies.clear();
+        Spares::put(&LISTS, KeyLists { before, copies });
+        filled
     }
 
     /// Adds the work of all keys. `copies` gets the keys with outs in host memory, and the blocks
@@ -137,10 +167,9 @@ impl Applier {
         let (dtype, stream) = (slot.dtype, &work.queue.stream);
         let memory = value.device.as_mut().expect(EMPTY);
         let stored = memory.value();
-        let is_own = |out: &&PlannedOut| !out.shadowed && staging.is_own(out.lent.memory());
-        let (own, others): (Vec<_>, Vec<_>) = outs.iter().partition(is_own);
-        let plain = own.iter().filter(|out| out.lent.is_plain(dtype));
-        let plain = plain.map(|out| out.lent.data().addr() as u64).collect::<Addresses>();
+        let seen = || outs.iter().filter(|out| !out.shadowed).map(|out| &out.lent);
+        let plain = seen().filter(|out| staging.is_own(out.memory()) && out.is_plain(dtype));
+        let plain = plain.map(|out| out.data().addr() as u64).collect::<Addresses>();
         if values.is_empty() {
             memory.marks.order_reader(stream)?;
             if !plain.is_empty() {
@@ -158,11 +187,12 @@ impl Applier {
                 staging.jobs.sum(KernelName::sum(dtype), slot.count, &inputs, &targets)?;
             }
         }
-        for out in own.iter().filter(|out| !out.lent.is_plain(dtype)) {
-            staging.scatter(slot, stored, &out.lent)?;
-        }
-        for out in others.iter().filter(|out| !out.shadowed) {
-            staging.send(slot, stored, &out.lent)?;
+        for out in seen() {
+            if !staging.is_own(out.memory()) {
+                staging.send(slot, stored, out)?;
+            } else if !out.is_plain(dtype) {
+                staging.scatter(slot, stored, out)?;
+            }
         }
         Ok(())
     }
@@ -191,10 +221,11 @@ impl Applier {
             state_bytes: arrays.length * size,
             master: arrays.has_master.then_some(count * size),
         };
-        let is_new = memory.grow(wanted, &stream)?;
-        // Room for the state may be new: later calls wait for what has been queued for it.
-        memory.marks.note_writer(&Mark::record(staging.queue.device, &stream)?);
-        if let (true, Some(master)) = (is_new, memory.master()) {
+        let growth = memory.grow(wanted, &stream)?;
+        if growth.any {
+            memory.marks.note_writer(&Mark::record(staging.queue.device, &stream)?);
+        }
+        if let (true, Some(master)) = (growth.master, memory.master()) {
             let kernel = KernelName::copy(slot.dtype, DType::F32);
             let stored = (memory.value(), None);
             staging.jobs.copy(Stage::Gather, kernel, &slot.shape, stored, (master, None))?;

@@ -61,14 +61,16 @@ impl Applier {
         self.check_codec(&work, groups)?;
         queues.iter().try_for_each(|queue| queue.begin().map(drop))?;
         self.settle(&work, groups, outs)?;
-        let homes = groups.iter().map(|group| group.home(values, outs)).collect::<Vec<_>>();
-        let mut first = 0;
-        for homes in homes.chunk_by(|a, b| a == b) {
-            let of_device = &groups[first..first + homes.len()];
-            first += homes.len();
-            let home = queues.iter().find(|queue| Some(queue.device.ordinal) == homes[0]);
+        let mut rest = &groups[..];
+        while let Some(first) = rest.first() {
+            let ordinal = first.home(values, outs);
+            let is_there = |group: &&KeyGroup| group.home(values, outs) == ordinal;
+            let count = 1 + rest[1..].iter().take_while(is_there).count();
+            let (of_device, others) = rest.split_at(count);
+            rest = others;
+            let home = queues.iter().find(|queue| Some(queue.device.ordinal) == ordinal);
             // Since the call was planned the key may have moved to a device without a tensor.
-            let own = match (home, homes[0]) {
+            let own = match (home, ordinal) {
                 (None, Some(_)) => Some(self.own_queue(name, &of_device[0].slot, limits)?),
                 _ => None,
             };

@@ -1,8 +1,10 @@
 //! What a device does for a call whose keys are on another one: copies there and back, and for
 //! arrays of other strides or float types also copies into plain ones.
 
-use super::spans::{CallSpans, HeldSpans};
-use crate::device::{CallQueue, JobList, JobTable, KernelName, Mark, PinnedBlock, Stage, Stream};
+use smallvec::SmallVec;
+
+use super::spans::CallSpans;
+use crate::device::{CallQueue, JobList, KernelName, Mark, Stage, Stream};
 use crate::error::Result;
 use crate::local::table::Slot;
 use crate::tensor::Lent;
@@ -15,36 +17,14 @@ struct PeerCopy {
     bytes: usize,
 }
 
-/// Work of a device, prepared in front of the copies or behind them.
-#[derive(Default)]
-struct PeerJobs {
-    list: JobList,
-    table: Option<JobTable>,
-    block: Option<PinnedBlock>,
-}
-
-impl PeerJobs {
-    fn prepare(&mut self, queue: &CallQueue) -> Result<()> {
-        self.table = self.list.prepare(queue.device, &queue.stream)?;
-        Ok(())
-    }
-
-    fn queue(&mut self, queue: &CallQueue) -> Result<()> {
-        if let Some(table) = self.table.take() {
-            self.block = Some(table.queue(queue.device, &queue.stream)?);
-        }
-        Ok(())
-    }
-}
-
 pub(super) struct PeerStaging<'a> {
     pub(super) queue: &'a CallQueue,
     memory: CallSpans,
-    held: Option<HeldSpans>,
-    before: PeerJobs,
-    after: PeerJobs,
-    received: Vec<PeerCopy>,
-    sent: Vec<PeerCopy>,
+    /// Work in front of the copies, and behind them.
+    before: JobList,
+    after: JobList,
+    received: SmallVec<[PeerCopy; 4]>,
+    sent: SmallVec<[PeerCopy; 4]>,
 }
 
 impl<'a> PeerStaging<'a> {
@@ -52,11 +32,10 @@ impl<'a> PeerStaging<'a> {
         Self {
             queue,
             memory: CallSpans::default(),
-            held: None,
-            before: PeerJobs::default(),
-            after: PeerJobs::default(),
-            received: Vec::new(),
-            sent: Vec::new(),
+            before: JobList::default(),
+            after: JobList::default(),
+            received: SmallVec::new(),
+            sent: SmallVec::new(),
         }
     }
 
@@ -69,7 +48,7 @@ impl<'a> PeerStaging<'a> {
             other = self.memory.take(self.queue, bytes)?;
             let kernel = KernelName::copy(value.dtype(), slot.dtype);
             let from = (address, value.strides());
-            self.before.list.copy(Stage::Gather, kernel, &slot.shape, from, (other, None))?;
+            self.before.copy(Stage::Gather, kernel, &slot.shape, from, (other, None))?;
         }
         self.received.push(PeerCopy { own, other, bytes });
         Ok(())
@@ -84,7 +63,7 @@ impl<'a> PeerStaging<'a> {
             other = self.memory.take(self.queue, bytes)?;
             let kernel = KernelName::copy(slot.dtype, out.dtype());
             let to = (address, out.strides());
-            self.after.list.copy(Stage::Scatter, kernel, &slot.shape, (other, None), to)?;
+            self.after.copy(Stage::Scatter, kernel, &slot.shape, (other, None), to)?;
         }
         self.sent.push(PeerCopy { own, other, bytes });
         Ok(())
@@ -93,15 +72,16 @@ impl<'a> PeerStaging<'a> {
     /// Takes all memory and loads all kernels.
     pub(super) fn prepare(&mut self) -> Result<()> {
         let _scope = self.queue.device.enter()?;
-        self.before.prepare(self.queue)?;
-        self.after.prepare(self.queue)
+        let CallQueue { device, stream, .. } = self.queue;
+        self.before.prepare(device, stream)?;
+        self.after.prepare(device, stream)
     }
 
     /// Queues what comes in front of the copies, which the stream of the key's device follows.
     pub(super) fn begin(&mut self, stream: &Stream) -> Result<()> {
         let scope = self.queue.device.enter()?;
-        self.held = Some(self.memory.hold());
-        self.before.queue(self.queue)?;
+        self.memory.note_queued();
+        self.before.queue(self.queue.device, &self.queue.stream)?;
         // The handle of the other stream is that of a stream of its own context.
         drop(scope);
         self.queue.mark()?.order(stream)
@@ -127,15 +107,13 @@ impl<'a> PeerStaging<'a> {
     pub(super) fn end(&mut self, copied: &Mark) -> Result<()> {
         self.queue.follow(copied)?;
         let _scope = self.queue.device.enter()?;
-        self.after.queue(self.queue)?;
-        if let Some(held) = self.held.take() {
-            held.release(&self.queue.stream);
-        }
-        let blocks = self.before.block.iter_mut().chain(&mut self.after.block);
-        let mut blocks = blocks.peekable();
-        if blocks.peek().is_some() {
+        let CallQueue { device, stream, .. } = self.queue;
+        self.after.queue(device, stream)?;
+        if self.before.has_table() || self.after.has_table() || !self.memory.is_empty() {
             let mark = self.queue.mark()?;
-            blocks.for_each(|block| block.keep_until(&mark));
+            self.before.finish(&mark, stream);
+            self.after.finish(&mark, stream);
+            self.memory.give(&mark, stream);
         }
         Ok(())
     }

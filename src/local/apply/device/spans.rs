@@ -1,8 +1,6 @@
 //! Device memory for one call.
 
-use std::mem::ManuallyDrop;
-
-use crate::device::{CallQueue, Span, Stream};
+use crate::device::{CallQueue, Mark, ScratchBlock, Stream};
 use crate::error::Result;
 
 /// Borders of arrays in memory that is shared: as those of allocations.
@@ -14,37 +12,42 @@ const SHARED: usize = 1 << 20;
 /// Memory of a device for one call, and how much of the last is in use.
 #[derive(Default)]
 pub(super) struct CallSpans {
-    spans: Vec<Span>,
+    blocks: Vec<ScratchBlock>,
     used: usize,
 }
 
 impl CallSpans {
     /// The address of so many bytes.
     pub(super) fn take(&mut self, queue: &CallQueue, bytes: usize) -> Result<u64> {
-        let (last, mut start) = (self.spans.last(), self.used.next_multiple_of(ALIGN));
-        if last.is_none_or(|span| start + bytes > span.bytes()) {
+        let (last, mut start) = (self.blocks.last(), self.used.next_multiple_of(ALIGN));
+        if last.is_none_or(|block| start + bytes > block.bytes()) {
             // The keys of a list share larger and larger ones.
-            let more = last.map_or(0, |span| (2 * span.bytes()).min(SHARED));
-            self.spans.push(Span::allocate(queue.device, bytes.max(more), &queue.stream)?);
+            let more = last.map_or(0, |block| (2 * block.bytes()).min(SHARED));
+            self.blocks.push(ScratchBlock::take(queue.device, bytes.max(more), &queue.stream)?);
             start = 0;
         }
         self.used = start + bytes;
-        Ok(self.spans.last().map_or(0, |span| span.address() + start as u64))
+        Ok(self.blocks.last().map_or(0, |block| block.address() + start as u64))
     }
 
-    /// Takes all memory, for a time in which work on it is queued.
-    pub(super) fn hold(&mut self) -> HeldSpans {
-        HeldSpans(std::mem::take(&mut self.spans).into_iter().map(ManuallyDrop::new).collect())
+    pub(super) fn is_empty(&self) -> bool {
+        self.blocks.is_empty()
     }
-}
 
-/// Memory that is freed by [`HeldSpans::release`] only: behind an error of queueing the device may
-/// still use it.
-pub(super) struct HeldSpans(Vec<ManuallyDrop<Span>>);
+    /// Notes that work on all of it is being queued: behind an error the device may still use it.
+    pub(super) fn note_queued(&mut self) {
+        self.blocks.iter_mut().for_each(ScratchBlock::note_queued);
+    }
 
-impl HeldSpans {
-    /// Frees it behind what the stream has.
-    pub(super) fn release(self, stream: &Stream) {
-        self.0.into_iter().for_each(|span| ManuallyDrop::into_inner(span).release(stream));
+    /// Leaves all of it for later calls, behind a mark at the end of a stream.
+    pub(super) fn give(&mut self, mark: &Mark, stream: &Stream) {
+        self.blocks.drain(..).for_each(|block| block.give(mark, stream));
+        self.used = 0;
+    }
+
+    /// Gives up what has not been used, and keeps the list.
+    pub(super) fn clear(&mut self) {
+        self.blocks.clear();
+        self.used = 0;
     }
 }

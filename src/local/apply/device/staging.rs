@@ -4,7 +4,7 @@ use smallvec::SmallVec;
 
 use super::peers::PeerStaging;
 use super::spans::CallSpans;
-use crate::device::{CallQueue, JobList, JobTable, KernelName, Mark, PinnedBlock, Stage};
+use crate::device::{CallQueue, JobList, KernelName, Mark, PinnedBlock, Spares, Stage};
 use crate::error::Result;
 use crate::local::apply::with_default_floats;
 use crate::local::merge::Team;
@@ -24,15 +24,34 @@ pub(super) struct Staging<'a> {
     /// Of all devices of the call.
     queues: &'a [CallQueue],
     pub(super) jobs: JobList,
+    lists: StagedLists,
+    /// What other devices have to do for it.
+    peers: SmallVec<[PeerStaging<'a>; 1]>,
+}
+
+/// The lists of a staging, whose memory later ones use.
+#[derive(Default)]
+struct StagedLists {
     /// Device memory for this call only.
     memory: CallSpans,
     blocks: Vec<PinnedBlock>,
     uploads: Vec<StagedCopy>,
     downloads: Vec<StagedCopy>,
-    /// What other devices have to do for it.
-    peers: SmallVec<[PeerStaging<'a>; 1]>,
-    /// The table of the jobs, once it has been prepared.
-    table: Option<JobTable>,
+}
+
+thread_local! {
+    static LISTS: Spares<StagedLists> = const { Spares::new() };
+}
+
+impl Drop for Staging<'_> {
+    fn drop(&mut self) {
+        let mut lists = std::mem::take(&mut self.lists);
+        lists.memory.clear();
+        lists.blocks.clear();
+        lists.uploads.clear();
+        lists.downloads.clear();
+        Spares::put(&LISTS, lists);
+    }
 }
 
 impl<'a> Staging<'a> {
@@ -41,12 +60,8 @@ impl<'a> Staging<'a> {
             queue,
             queues,
             jobs: JobList::default(),
-            memory: CallSpans::default(),
-            blocks: Vec::new(),
-            uploads: Vec::new(),
-            downloads: Vec::new(),
+            lists: Spares::take(&LISTS),
             peers: SmallVec::new(),
-            table: None,
         }
     }
 
@@ -74,18 +89,18 @@ impl<'a> Staging<'a> {
 
     /// The address of device memory for this call.
     pub(super) fn span(&mut self, bytes: usize) -> Result<u64> {
-        self.memory.take(self.queue, bytes)
+        self.lists.memory.take(self.queue, bytes)
     }
 
     /// A new pinned block, by its number.
     pub(super) fn block(&mut self, bytes: usize) -> Result<usize> {
-        self.blocks.push(PinnedBlock::take(self.queue.device, bytes)?);
-        Ok(self.blocks.len() - 1)
+        self.lists.blocks.push(PinnedBlock::take(self.queue.device, bytes)?);
+        Ok(self.lists.blocks.len() - 1)
     }
 
     /// The content of a block.
     pub(super) fn content(&self, block: usize, dtype: DType) -> Lent {
-        self.blocks[block].lent(dtype)
+        self.lists.blocks[block].lent(dtype)
     }
 
     /// A copy of the first bytes of a block.
@@ -97,15 +112,15 @@ impl<'a> Staging<'a> {
     }
 
     pub(super) fn write(&mut self, block: usize, bytes: &[u8]) {
-        self.blocks[block].write(bytes);
+        self.lists.blocks[block].write(bytes);
     }
 
     pub(super) fn upload(&mut self, block: usize, address: u64, bytes: usize) {
-        self.uploads.push(StagedCopy { block, address, bytes });
+        self.lists.uploads.push(StagedCopy { block, address, bytes });
     }
 
     pub(super) fn download(&mut self, block: usize, address: u64, bytes: usize) {
-        self.downloads.push(StagedCopy { block, address, bytes });
+        self.lists.downloads.push(StagedCopy { block, address, bytes });
     }
 
     /// The address of a plain array on the device with a value of a key.
@@ -138,7 +153,7 @@ impl<'a> Staging<'a> {
     /// The address of a plain array on the device with the sum of a key's values.
     pub(super) fn sum(&mut self, team: Team, slot: &Slot, values: &[Lent]) -> Result<u64> {
         let inputs = values.iter().map(|it| self.value(team, slot, it));
-        let inputs = inputs.collect::<Result<Vec<_>>>()?;
+        let inputs = inputs.collect::<Result<SmallVec<[u64; 8]>>>()?;
         if let [only] = inputs[..] {
             return Ok(only);
         }
@@ -156,7 +171,7 @@ impl<'a> Staging<'a> {
 
     /// Whether there is nothing to queue.
     pub(super) fn is_empty(&self) -> bool {
-        let no_copies = self.uploads.is_empty() && self.downloads.is_empty();
+        let no_copies = self.lists.uploads.is_empty() && self.lists.downloads.is_empty();
         no_copies && self.jobs.is_empty() && self.peers.is_empty()
     }
 
@@ -164,7 +179,7 @@ impl<'a> Staging<'a> {
     /// is added after it.
     pub(super) fn prepare(&mut self) -> Result<()> {
         let CallQueue { device, stream, .. } = self.queue;
-        self.table = self.jobs.prepare(device, stream)?;
+        self.jobs.prepare(device, stream)?;
         self.peers.iter_mut().try_for_each(PeerStaging::prepare)
     }
 
@@ -172,22 +187,22 @@ impl<'a> Staging<'a> {
     /// Returns the mark behind it. It has been prepared.
     pub(super) fn queue(&mut self) -> Result<Mark> {
         let CallQueue { device, stream, .. } = self.queue;
-        let table = self.table.take();
         self.peers.iter_mut().try_for_each(|peer| peer.begin(stream))?;
-        let spans = self.memory.hold();
-        for StagedCopy { block, address, bytes } in self.uploads.drain(..) {
-            self.blocks[block].upload(address, bytes, stream)?;
+        let StagedLists { memory, blocks, uploads, downloads } = &mut self.lists;
+        memory.note_queued();
+        for StagedCopy { block, address, bytes } in uploads.drain(..) {
+            blocks[block].upload(address, bytes, stream)?;
         }
         self.peers.iter().try_for_each(|peer| peer.copy_here(self.queue))?;
-        let table = table.map(|table| table.queue(device, stream)).transpose()?;
-        self.blocks.extend(table);
-        for StagedCopy { block, address, bytes } in self.downloads.drain(..) {
-            self.blocks[block].download(address, bytes, stream)?;
+        self.jobs.queue(device, stream)?;
+        for StagedCopy { block, address, bytes } in downloads.drain(..) {
+            blocks[block].download(address, bytes, stream)?;
         }
         self.peers.iter().try_for_each(|peer| peer.copy_there(self.queue))?;
-        spans.release(stream);
         let mark = Mark::record(device, stream)?;
-        self.blocks.iter_mut().for_each(|block| block.keep_until(&mark));
+        memory.give(&mark, stream);
+        self.jobs.finish(&mark, stream);
+        blocks.iter_mut().for_each(|block| block.keep_until(&mark));
         self.peers.iter_mut().try_for_each(|peer| peer.end(&mark))?;
         Ok(mark)
     }

@@ -3,10 +3,10 @@
 use std::cell::Cell;
 use std::sync::Mutex;
 
-use super::context::{Device, lock};
-use super::mark::Mark;
-use super::memory::Pinned;
-use super::stream::Stream;
+use crate::device::context::{Device, lock};
+use crate::device::mark::Mark;
+use crate::device::memory::Pinned;
+use crate::device::stream::Stream;
 use crate::error::Result;
 use crate::tensor::{DType, Lent};
 
@@ -15,6 +15,21 @@ const LEAST: usize = 4096;
 
 /// Blocks that no call holds, each with the mark behind its last use. All devices may use them.
 static FREE: Mutex<Vec<(Pinned, Option<Mark>)>> = Mutex::new(Vec::new());
+
+/// Takes a free block of so many bytes whose last use has passed.
+fn find(free: &mut Vec<(Pinned, Option<Mark>)>, bytes: usize) -> Option<Pinned> {
+    let is_free = |(block, mark): &(Pinned, Option<Mark>)| {
+        block.bytes() == bytes && mark.as_ref().is_none_or(|it| it.has_passed().unwrap_or(false))
+    };
+    let at = free.iter().position(is_free)?;
+    let (block, passed) = free.remove(at);
+    // The blocks of one call share its mark: one question to the driver is enough for all.
+    let is_passed = |mark: &Mark| passed.as_ref().is_some_and(|it| it.is_same(mark));
+    let others = free[at..].iter_mut().map(|(_, mark)| mark);
+    let same = others.take_while(|mark| mark.as_ref().is_some_and(is_passed));
+    same.for_each(|mark| *mark = None);
+    Some(block)
+}
 
 /// A block of pinned memory that a call holds. It goes back with the mark behind the work that
 /// uses it; without one its content is no longer needed.
@@ -30,13 +45,7 @@ impl PinnedBlock {
     /// A block of at least so many bytes that no queued work uses.
     pub(crate) fn take(device: &'static Device, bytes: usize) -> Result<Self> {
         let wanted = bytes.max(LEAST).next_power_of_two();
-        let mut free = lock(&FREE);
-        let is_free = |(block, mark): &(Pinned, Option<Mark>)| {
-            block.bytes() == wanted
-                && mark.as_ref().is_none_or(|mark| mark.has_passed().unwrap_or(false))
-        };
-        let found = free.iter().position(is_free).map(|at| free.swap_remove(at).0);
-        drop(free);
+        let found = find(&mut lock(&FREE), wanted);
         let memory = found.map_or_else(|| Pinned::allocate(device, wanted), Ok)?;
         Ok(Self { device, memory: Some(memory), mark: None, is_queued: Cell::new(false) })
     }
