@@ -83,6 +83,29 @@ fn a_list_is_one_copy_of_a_table_and_one_launch_and_waits_for_nothing() {
 }
 
 #[test]
+fn pinned_memory_beyond_its_bound_is_freed() {
+    let bound = ("KV_PINNED_BYTES", "40000");
+    if !is_child("order::pinned_memory_beyond_its_bound_is_freed", &[bound]) {
+        return;
+    }
+    gpu::start(0);
+    let store = Store::new("device");
+    let arrays: Vec<_> = (0..20).map(|key| (key, filled(Place::Gpu, 50, key as f32))).collect();
+    gpu::stream_wait(1);
+    store.init(&arrays.iter().map(|(key, array)| (*key, array)).collect::<Vec<_>>()).unwrap();
+    gpu::stream_wait(1);
+    for _ in 0..5 {
+        let outs: Vec<_> = (0..20).map(|key| (key, filled(Place::Host, 50, 9.0))).collect();
+        store.pull(&outs.iter().map(|(key, out)| (*key, out)).collect::<Vec<_>>()).unwrap();
+        for (key, out) in &outs {
+            assert_eq!(out.get(), vec![bits(*key as f32); 50]);
+        }
+        let kept = gpu::calls(c"cuMemHostAlloc") - gpu::calls(c"cuMemFreeHost");
+        assert!((1..10).contains(&kept), "{kept} blocks of 4096 bytes or more are kept");
+    }
+}
+
+#[test]
 fn stores_with_tensors_in_host_memory_alone_touch_no_driver() {
     if !is_child("order::stores_with_tensors_in_host_memory_alone_touch_no_driver", &[]) {
         return;

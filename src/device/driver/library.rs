@@ -53,6 +53,7 @@ functions! {
     priorities = c"cuCtxGetStreamPriorityRange" (*mut i32, *mut i32);
     memory_info = c"cuMemGetInfo_v2" (*mut usize, *mut usize);
     host_allocate = c"cuMemHostAlloc" (*mut *mut u8, usize, u32);
+    host_free = c"cuMemFreeHost" (*mut u8);
     allocate_now = c"cuMemAlloc_v2" (*mut u64, usize);
     free_now = c"cuMemFree_v2" (u64);
     pool_create = c"cuMemPoolCreate" (*mut u64, *const PoolProperties);

@@ -405,7 +405,16 @@ impl Driver {
         outcome(status).map(|()| found)
     }
 
-    /// Pinned host memory, which is never freed.
+    /// Frees pinned host memory.
+    ///
+    /// # Safety
+    /// It is an allocation of [`Driver::allocate_host`], which nothing uses any more.
+    pub(crate) unsafe fn free_host(&self, start: *mut u8) -> Outcome {
+        // SAFETY: the caller's promise.
+        outcome(unsafe { (self.table.host_free)(start) })
+    }
+
+    /// Pinned host memory.
     pub(crate) fn allocate_host(&self, bytes: usize) -> Outcome<*mut u8> {
         const PORTABLE: u32 = 1;
         let mut start = std::ptr::null_mut();

@@ -95,7 +95,7 @@ fn no_memory(device: &Device, bytes: usize) -> Error {
     )
 }
 
-/// A block of pinned host memory, which lives until the process ends.
+/// A block of pinned host memory, which lives until [`Pinned::free`].
 pub(super) struct Pinned {
     start: *mut u8,
     bytes: usize,
@@ -119,6 +119,14 @@ impl Pinned {
             }
             Err(code) => Err(device.fail("cuMemHostAlloc", code)),
         }
+    }
+
+    /// Frees the block; the device's context is current, and no queued copy uses the block.
+    pub(super) fn free(self, device: &Device) {
+        let _relaxed = device.driver.relax_capture();
+        // An error: the device is lost, or the process is ending.
+        // SAFETY: an allocation of this driver, whose owner ends here.
+        let _ = unsafe { device.driver.free_host(self.start) };
     }
 
     pub(super) fn bytes(&self) -> usize {

@@ -1,7 +1,9 @@
 //! Blocks of pinned host memory, which are used again when the work that uses them has passed.
 
 use std::cell::Cell;
-use std::sync::Mutex;
+use std::collections::VecDeque;
+use std::env;
+use std::sync::{Mutex, OnceLock};
 
 use crate::device::context::{Device, lock};
 use crate::device::mark::Mark;
@@ -13,22 +15,60 @@ use crate::tensor::{DType, Lent};
 /// The least bytes of a block.
 const LEAST: usize = 4096;
 
-/// Blocks that no call holds, each with the mark behind its last use. All devices may use them.
-static FREE: Mutex<Vec<(Pinned, Option<Mark>)>> = Mutex::new(Vec::new());
+/// Maximum bytes of the blocks that no call holds, unless `KV_PINNED_BYTES` sets another number. It is
+/// one for the process, as the blocks are.
+const MOST_FREE: usize = 128 << 20;
 
-/// Takes a free block of so many bytes whose last use has passed.
-fn find(free: &mut Vec<(Pinned, Option<Mark>)>, bytes: usize) -> Option<Pinned> {
-    let is_free = |(block, mark): &(Pinned, Option<Mark>)| {
-        block.bytes() == bytes && mark.as_ref().is_none_or(|it| it.has_passed().unwrap_or(false))
-    };
-    let at = free.iter().position(is_free)?;
-    let (block, passed) = free.remove(at);
-    // The blocks of one call share its mark: one question to the driver is enough for all.
-    let is_passed = |mark: &Mark| passed.as_ref().is_some_and(|it| it.is_same(mark));
-    let others = free[at..].iter_mut().map(|(_, mark)| mark);
-    let same = others.take_while(|mark| mark.as_ref().is_some_and(is_passed));
-    same.for_each(|mark| *mark = None);
-    Some(block)
+/// Blocks that no call holds, the one that was used last at the end, each with the mark behind its
+/// last use. All devices may use them.
+struct FreeBlocks {
+    blocks: VecDeque<(Pinned, Option<Mark>)>,
+    bytes: usize,
+}
+
+static FREE: Mutex<FreeBlocks> = Mutex::new(FreeBlocks { blocks: VecDeque::new(), bytes: 0 });
+
+fn has_passed(mark: Option<&Mark>) -> bool {
+    mark.is_none_or(|mark| mark.has_passed().unwrap_or(false))
+}
+
+/// The bound of free bytes; the variable is read once.
+fn limit() -> usize {
+    static LIMIT: OnceLock<usize> = OnceLock::new();
+    let read = || env::var("KV_PINNED_BYTES").ok()?.parse().ok();
+    *LIMIT.get_or_init(|| read().unwrap_or(MOST_FREE))
+}
+
+impl FreeBlocks {
+    /// Takes a block of so many bytes whose last use has passed.
+    fn take(&mut self, bytes: usize) -> Option<Pinned> {
+        let mut blocks = self.blocks.iter();
+        let at =
+            blocks.position(|(block, mark)| block.bytes() == bytes && has_passed(mark.as_ref()))?;
+        let (block, passed) = self.blocks.remove(at)?;
+        self.bytes -= bytes;
+        // The blocks of one call share its mark: one question to the driver is enough for all.
+        let is_passed = |mark: &Mark| passed.as_ref().is_some_and(|it| it.is_same(mark));
+        let others = self.blocks.iter_mut().skip(at).map(|(_, mark)| mark);
+        let same = others.take_while(|mark| mark.as_ref().is_some_and(is_passed));
+        same.for_each(|mark| *mark = None);
+        Some(block)
+    }
+
+    /// Adds a block. While there are too many bytes, takes the one that is free for the longest time
+    /// out, if its last use has passed, and calls `free` with it.
+    fn put(&mut self, block: Pinned, mark: Option<Mark>, mut free: impl FnMut(Pinned)) {
+        self.bytes += block.bytes();
+        self.blocks.push_back((block, mark));
+        while self.bytes > limit() {
+            if self.blocks.front().is_some_and(|(_, mark)| !has_passed(mark.as_ref())) {
+                return;
+            }
+            let Some((block, _)) = self.blocks.pop_front() else { return };
+            self.bytes -= block.bytes();
+            free(block);
+        }
+    }
 }
 
 /// A block of pinned memory that a call holds. It goes back with the mark behind the work that
@@ -45,7 +85,7 @@ impl PinnedBlock {
     /// A block of at least so many bytes that no queued work uses.
     pub(crate) fn take(device: &'static Device, bytes: usize) -> Result<Self> {
         let wanted = bytes.max(LEAST).next_power_of_two();
-        let found = find(&mut lock(&FREE), wanted);
+        let found = lock(&FREE).take(wanted);
         let memory = found.map_or_else(|| Pinned::allocate(device, wanted), Ok)?;
         Ok(Self { device, memory: Some(memory), mark: None, is_queued: Cell::new(false) })
     }
@@ -88,7 +128,12 @@ impl Drop for PinnedBlock {
             return;
         }
         if let Some(memory) = self.memory.take() {
-            lock(&FREE).push((memory, self.mark.take()));
+            lock(&FREE).put(memory, self.mark.take(), |block| {
+                // Without a context the device is lost, and so is the block.
+                if let Ok(_scope) = self.device.enter() {
+                    block.free(self.device);
+                }
+            });
         }
     }
 }
