@@ -268,6 +268,8 @@ pub fn in_fork(holds: impl FnOnce() -> bool) -> bool {
     // SAFETY: the child uses the library, which serves forked processes, and ends.
     let child = unsafe { libc::fork() };
     if child == 0 {
+        // SAFETY: a child that hangs ends by a signal.
+        unsafe { libc::alarm(20) };
         let status = i32::from(!holds());
         // SAFETY: ends the child without the handlers of the parent.
         unsafe { libc::_exit(status) };

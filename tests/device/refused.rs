@@ -1,11 +1,12 @@
 //! What is refused, and failures of the driver: each with its status and a text.
 
-use std::fs;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::{fs, thread};
 
 use kvstore::DType;
 
 use super::array::{Array, Place};
-use super::store::{CUDA, Outcome, RawTensor, Store};
+use super::store::{CUDA, GPU, Outcome, RawTensor, Store, set_stream};
 use super::{gpu, is_child, is_skipped};
 
 const INVALID: i32 = 1;
@@ -293,6 +294,31 @@ fn a_fault_behind_a_ticket_is_its_result() {
     let ticket = store.submit(super::store::Call::Push, &[(1, &value)], &[]).unwrap();
     let parts = ["push: GPU 0", "CUDA_ERROR_LAUNCH_FAILED"];
     assert_fails(store.wait(ticket, 10_000), DEVICE, &parts);
+}
+
+/// Other threads of the parent hold its locks at most forks.
+#[test]
+fn a_child_of_a_busy_process_is_refused_at_once() {
+    if !is_child("refused::a_child_of_a_busy_process_is_refused_at_once", &[]) {
+        return;
+    }
+    gpu::start(0);
+    let store = Store::new("device");
+    store.init(&[(1, &array(Place::Gpu, 6))]).unwrap();
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    set_stream(GPU, 1).unwrap();
+                }
+            });
+        }
+        let refused = || set_stream(GPU, 1).unwrap_err().text.contains("spawn");
+        let all = (0..100).all(|_| gpu::in_fork(refused));
+        done.store(true, Ordering::Relaxed);
+        assert!(all, "a child hangs, or is not refused");
+    });
 }
 
 #[test]

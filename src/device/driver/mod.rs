@@ -8,6 +8,7 @@ mod error;
 mod library;
 
 use std::ffi::{CStr, c_char, c_void};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 pub(crate) use counters::DeviceCounters;
@@ -30,9 +31,12 @@ pub(crate) struct Driver {
     version: i32,
     /// Devices that the driver shows to this process.
     devices: usize,
-    /// See [`sys::fork_generation`].
-    generation: u32,
 }
+
+/// The process that uses the driver, as [`sys::fork_generation`] counts, or [`NONE`]. A forked child
+/// asks here before it takes a lock, which another thread of its parent may have held.
+static USED_BY: AtomicU32 = AtomicU32::new(NONE);
+const NONE: u32 = u32::MAX;
 
 /// The driver of this process, once it is open.
 static OPENED: Mutex<Option<&'static Driver>> = Mutex::new(None);
@@ -77,23 +81,33 @@ fn number(function: unsafe extern "C" fn(*mut i32) -> u32) -> Outcome<i32> {
 impl Driver {
     /// The driver of this process; opens it at the first call. A failure is not remembered.
     pub(crate) fn open(path: Option<&str>) -> Result<&'static Self> {
-        let mut opened = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(driver) = *opened {
-            return driver.check(path);
-        }
-        let driver: &'static Self = Box::leak(Box::new(Self::start(path)?));
-        *opened = Some(driver);
-        Ok(driver)
-    }
-
-    fn check(&'static self, path: Option<&str>) -> Result<&'static Self> {
-        if self.generation != sys::fork_generation() {
+        sys::watch_forks();
+        let own = sys::fork_generation();
+        let used_by = USED_BY.compare_exchange(NONE, own, Ordering::SeqCst, Ordering::SeqCst);
+        if used_by.is_err_and(|other| other != own) {
             return Err(fail!(
                 Device,
                 "CUDA was in use before fork(), so this process cannot use it; start workers by \
                  spawn, or use tensors in host memory"
             ));
         }
+        let mut opened = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(driver) = *opened {
+            return driver.check(path);
+        }
+        let started = Self::start(path);
+        USED_BY.store(if started.is_ok() { own } else { NONE }, Ordering::SeqCst);
+        let driver: &'static Self = Box::leak(Box::new(started?));
+        *opened = Some(driver);
+        Ok(driver)
+    }
+
+    /// Whether this process uses the driver: neither its parent nor no process.
+    pub(crate) fn is_in_use() -> bool {
+        USED_BY.load(Ordering::SeqCst) == sys::fork_generation()
+    }
+
+    fn check(&'static self, path: Option<&str>) -> Result<&'static Self> {
         if path.is_some_and(|path| self.path.as_deref() != Some(path)) {
             let own = self.path.as_deref().unwrap_or("auto");
             let path = path.unwrap_or_default();
@@ -107,10 +121,8 @@ impl Driver {
 
     fn start(path: Option<&str>) -> Result<Self> {
         let table = library::open(path)?;
-        sys::watch_forks();
-        let generation = sys::fork_generation();
         let path = path.map(Into::into);
-        let mut driver = Self { table, path, version: 0, devices: 0, generation };
+        let mut driver = Self { table, path, version: 0, devices: 0 };
         // SAFETY: no pointers.
         let status = unsafe { (driver.table.init)(0) };
         outcome(status).map_err(|code| driver.error("cuInit", code))?;
@@ -125,11 +137,6 @@ impl Driver {
         driver.devices = usize::try_from(count).unwrap_or(0);
         driver.version = version;
         Ok(driver)
-    }
-
-    /// The process that opened it, as [`sys::fork_generation`] counts.
-    pub(crate) fn generation(&self) -> u32 {
-        self.generation
     }
 
     pub(crate) fn version(&self) -> i32 {

@@ -4,16 +4,14 @@ use std::fmt::Write;
 
 use super::super::budget::MemoryBudget;
 use super::super::context::Device;
-use super::super::driver::PINNED;
-use crate::sys;
+use super::super::driver::{Driver, PINNED};
 
 /// The members `pinned_bytes` and `devices` of a store's statistics: the devices that this process
 /// uses, with the bytes of the store's keys on each.
 pub(crate) fn statistics(budget: &MemoryBudget) -> String {
     let mut out = String::new();
-    let mut devices = Device::in_use();
     // A forked child has the counters of its parent, and cannot use the devices.
-    devices.retain(|device| device.driver.generation() == sys::fork_generation());
+    let mut devices = if Driver::is_in_use() { Device::in_use() } else { Vec::new() };
     let pinned = if devices.is_empty() { 0 } else { PINNED.get() };
     let _ = write!(out, ",\"pinned_bytes\":{pinned},\"devices\":[");
     devices.sort_by_key(|device| device.ordinal);
