@@ -15,6 +15,10 @@ use crate::tensor::{DType, Lent};
 /// The least bytes of a block.
 const LEAST: usize = 4096;
 
+/// From here on a block has a multiple of `STEP` bytes; smaller ones have a power of two.
+const LARGE: usize = 8 << 20;
+const STEP: usize = 2 << 20;
+
 /// Maximum bytes of the blocks that no call holds, unless `KV_PINNED_BYTES` sets another number. It is
 /// one for the process, as the blocks are.
 const MOST_FREE: usize = 128 << 20;
@@ -84,7 +88,11 @@ pub(crate) struct PinnedBlock {
 impl PinnedBlock {
     /// A block of at least so many bytes that no queued work uses.
     pub(crate) fn take(device: &'static Device, bytes: usize) -> Result<Self> {
-        let wanted = bytes.max(LEAST).next_power_of_two();
+        let wanted = if bytes < LARGE {
+            bytes.max(LEAST).next_power_of_two()
+        } else {
+            bytes.next_multiple_of(STEP)
+        };
         let found = lock(&FREE).take(wanted);
         let memory = found.map_or_else(|| Pinned::allocate(device, wanted), Ok)?;
         Ok(Self { device, memory: Some(memory), mark: None, is_queued: Cell::new(false) })

@@ -120,6 +120,7 @@ impl Plan {
     fn check_tensors(&self, scene: &CallContext<'_>, queues: &[CallQueue]) -> Result<()> {
         // The allocation of the last tensor: those of a framework share large ones.
         let mut known = (0, (0, 0));
+        let mut scope = None;
         for group in self.groups.iter().filter(|group| group.slot.count > 0) {
             let slot = &*group.slot;
             for (lent, part) in group.tensors(&self.values, &self.outs) {
@@ -129,7 +130,11 @@ impl Plan {
                 let is_known = known.0 == ordinal && range.0 >= start && range.1 <= end;
                 let device = queues.iter().map(|it| it.device).find(|it| it.ordinal == ordinal);
                 if let Some(device) = device.filter(|_| !is_known) {
-                    let _scope = device.enter()?;
+                    if scope.as_ref().is_none_or(|(entered, _)| *entered != ordinal) {
+                        // Scopes end before others begin.
+                        drop(scope.take());
+                        scope = Some((ordinal, device.enter()?));
+                    }
                     let checked = device.check_range(range);
                     known = (ordinal, checked.map_err(|it| scene.refuse(slot.key, part, &it))?);
                 }
