@@ -20,8 +20,8 @@ pub(crate) struct Device {
     /// The status with which the device was lost, or 0.
     lost: AtomicU32,
     pub(super) kernels: Mutex<HashMap<KernelName, u64>>,
-    /// Streams of the library, by priority.
-    streams: Mutex<HashMap<i32, Stream>>,
+    /// Streams of the library, by priority and by lane.
+    streams: Mutex<HashMap<(i32, u64), Stream>>,
 }
 
 /// Devices in use, in the order of their first use.
@@ -132,17 +132,27 @@ impl Device {
         outcome.map_err(|code| self.fail(call, code))
     }
 
-    /// The library's stream for operations of a priority.
-    pub(crate) fn own_stream(&self, priority: i32) -> Result<Stream> {
+    /// The library's stream for work that is behind none of a caller's.
+    pub(crate) fn own_stream(&self) -> Result<Stream> {
+        self.stream_of_lane(0, 0)
+    }
+
+    /// The library's stream for operations of a priority behind a caller's stream. Callers' streams
+    /// have different ones as far as possible: one that takes long holds up few others.
+    pub(crate) fn stream_behind(&self, callers: &Stream, priority: i32) -> Result<Stream> {
+        self.stream_of_lane(priority, callers.lane())
+    }
+
+    fn stream_of_lane(&self, priority: i32, lane: u64) -> Result<Stream> {
         let mut streams = lock(&self.streams);
         // More would be of no use: devices have few priorities.
         let priority = priority.clamp(-1, 8);
-        if let Some(stream) = streams.get(&priority) {
+        if let Some(stream) = streams.get(&(priority, lane)) {
             return Ok(*stream);
         }
         let made = self.result("cuStreamCreate", self.driver.create_stream(priority))?;
         let stream = Stream::of(self.driver, self.ordinal, made);
-        streams.insert(priority, stream);
+        streams.insert((priority, lane), stream);
         Ok(stream)
     }
 

@@ -127,14 +127,14 @@ impl KeyMemory {
     /// Frees all of it, behind its last use.
     fn free_all(&mut self) -> Result<()> {
         self.forget_states()?;
-        let own = self.device.own_stream(0)?;
+        let own = self.device.own_stream()?;
         self.value.move_to(&own);
         Ok(())
     }
 
     /// Frees the arrays of an optimizer, behind their last use.
     pub(crate) fn forget_states(&mut self) -> Result<()> {
-        let own = self.device.own_stream(0)?;
+        let own = self.device.own_stream()?;
         self.marks.order_writer(&own)?;
         let states = std::mem::take(&mut self.states);
         let spans = states.into_iter().chain(self.master.take());

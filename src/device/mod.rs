@@ -28,7 +28,7 @@ pub(crate) use memory::Span;
 pub(crate) use name::KernelName;
 pub(crate) use norms::NormLayout;
 pub(crate) use passes::DevicePasses;
-pub(crate) use queue::{CallQueue, CallQueues};
+pub(crate) use queue::{CallMarks, CallQueue, CallQueues};
 pub(crate) use report::statistics;
 pub use report::{GpuProbe, GpuReport, GpuState, examine_gpus};
 pub(crate) use reuse::Spares;

@@ -10,6 +10,9 @@ use crate::error::Result;
 /// Where a call queues its work, by device.
 pub(crate) type CallQueues = SmallVec<[CallQueue; 1]>;
 
+/// Marks behind the work of a call, by device.
+pub(crate) type CallMarks = SmallVec<[Mark; 1]>;
+
 /// A stream of a device, for the work of one call.
 pub(crate) struct CallQueue {
     pub(crate) device: &'static Device,
@@ -28,14 +31,18 @@ impl CallQueue {
     /// A stream of the library, behind nothing of a caller's.
     pub(crate) fn own(device: &'static Device) -> Result<Self> {
         let _scope = device.enter()?;
-        Ok(Self { device, stream: device.own_stream(0)?, start: None })
+        Ok(Self { device, stream: device.own_stream()?, start: None })
     }
 
     /// A stream of the library for an operation with a ticket, behind what the caller has queued.
     pub(crate) fn for_ticket(&self, priority: i32) -> Result<Self> {
         let _scope = self.device.enter()?;
         let start = Some(Mark::record(self.device, &self.stream)?);
-        Ok(Self { device: self.device, stream: self.device.own_stream(priority)?, start })
+        Ok(Self {
+            device: self.device,
+            stream: self.device.stream_behind(&self.stream, priority)?,
+            start,
+        })
     }
 
     /// Whether it is of an operation with a ticket.

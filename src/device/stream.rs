@@ -10,6 +10,9 @@ use super::driver::Driver;
 const LEGACY: [u64; 2] = [0, 1];
 const PER_THREAD: u64 = 2;
 
+/// Streams of the library behind callers' streams other than the legacy one, at most.
+const LANES: u64 = 7;
+
 /// What tells streams apart: handles are used again when a stream has been destroyed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum StreamIdentity {
@@ -50,6 +53,16 @@ impl Stream {
 
     pub(super) fn handle(&self) -> u64 {
         self.handle
+    }
+
+    /// Which of the library's streams follow it: one of a few, equal for equal streams.
+    pub(super) fn lane(&self) -> u64 {
+        match self.identity {
+            StreamIdentity::Legacy => 0,
+            StreamIdentity::Number(number) => 1 + number % LANES,
+            // The lowest bits of an address are zero.
+            StreamIdentity::Unknown => 1 + (self.handle >> 4) % LANES,
+        }
     }
 
     /// Whether both are known to be one stream.

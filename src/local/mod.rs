@@ -22,6 +22,8 @@ pub(crate) mod sort;
 pub(crate) mod table;
 pub(crate) mod ticket;
 pub(crate) mod updater;
+#[cfg(feature = "cuda")]
+mod watch;
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -56,6 +58,8 @@ use plan::DeviceAccess;
 use plan::{CallContext, Pairs, Plan, RowPairs, TensorUse};
 use table::{KeyTable, Slot, TableEntry};
 use ticket::{NoTurn, OperationLabel, TicketWork, Tickets, Turn};
+#[cfg(feature = "cuda")]
+use watch::{OperationOwner, WatchedOperation};
 
 pub(crate) struct Local {
     pub(crate) settings: Settings,
@@ -482,6 +486,14 @@ pub(crate) fn poisoned() -> Error {
     fail!(Poisoned, "the store met a bug of this library and refuses to go on; free it")
 }
 
+#[cfg(feature = "cuda")]
+impl OperationOwner for Local {
+    fn end(self: Arc<Self>, sequence: u64, result: Result<()>) {
+        let ready = self.tickets.finish_there(sequence, result);
+        self.schedule(ready);
+    }
+}
+
 impl Task for Local {
     /// Runs the most urgent operation that is ready.
     fn run(self: Arc<Self>) {
@@ -498,6 +510,8 @@ impl Task for Local {
             self.applier.apply(call, &mut plan, &handling, limits)
         };
         let outcome = panics::catch(|| span.run(work));
+        #[cfg(feature = "cuda")]
+        let marks = std::mem::take(&mut plan.marks);
         let result = outcome.unwrap_or_else(|panic| {
             let error = panics::internal(&panic);
             self.poison();
@@ -512,6 +526,14 @@ impl Task for Local {
         self.plans.lock().push(plan);
         // The updater is dropped first: with the last operation done, its context may be dropped.
         drop((handling, span));
+        #[cfg(feature = "cuda")]
+        if !marks.is_empty() {
+            let ready = self.tickets.hand_over(job.sequence);
+            self.schedule(ready);
+            let owner: Weak<Self> = Arc::downgrade(&self);
+            let (call, sequence) = (call.name(), job.sequence);
+            return watch::watch(WatchedOperation { owner, call, sequence, result, marks });
+        }
         let ready = self.tickets.finish(job.sequence, result);
         self.schedule(ready);
     }

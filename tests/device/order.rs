@@ -132,7 +132,7 @@ fn a_wait_ends_at_its_deadline_and_names_the_key_and_the_gpu() {
     }
     gpu::start(0);
     for (kind, call) in [("device", Call::Pull), ("local", Call::Push)] {
-        let store = Store::with(kind, &[("timeout_ms", "100")]).unwrap();
+        let store = Store::with(kind, &[("timeout_ms", "1000")]).unwrap();
         let (value, out) = (filled(Place::Gpu, 9, 3.0), filled(Place::Host, 9, 0.0));
         gpu::stream_wait(1);
         set_stream(GPU, 1).unwrap();
@@ -166,7 +166,7 @@ fn a_wait_for_a_gpu_that_never_comes_to_it_ends_at_its_deadline() {
     }
     gpu::start(0);
     for wait in ["yes", "no"] {
-        let options = [("timeout_ms", "100"), ("device_wait", wait)];
+        let options = [("timeout_ms", "1500"), ("device_wait", wait), ("threads", "1")];
         let store = Store::with("device", &options).unwrap();
         let value = filled(Place::Gpu, 9, 3.0);
         gpu::stream_wait(1);
@@ -185,6 +185,11 @@ fn a_wait_for_a_gpu_that_never_comes_to_it_ends_at_its_deadline() {
         } else {
             store.push(&[(7, &value)]).unwrap();
             let ticket = store.submit(Call::Push, &[(7, &value)], &[]).unwrap();
+            // Others go on, on one thread too.
+            set_stream(GPU, 1).unwrap();
+            store.init(&[(8, &value)]).unwrap();
+            let others = [(8, &value)].map(|pair| store.submit(Call::Push, &[pair], &[]).unwrap());
+            others.iter().for_each(|other| store.wait(*other, 60_000).unwrap());
             for failure in [store.wait(ticket, 100), store.cancel(ticket)] {
                 let failure = failure.unwrap_err();
                 assert_eq!(failure.status, 20, "{failure:?}");

@@ -18,6 +18,8 @@ use super::plan::{KeyGroup, Plan, PlannedOut, RowLists};
 use super::table::{Slot, Value};
 use super::updater::Updater;
 use crate::deadline::LazyDeadline;
+#[cfg(feature = "cuda")]
+use crate::device::CallQueue;
 use crate::error::{Error, Result, fail};
 use crate::interrupt;
 use crate::key::KeyNames;
@@ -120,7 +122,13 @@ impl Applier {
             let (names, queues) = ((call, call.name()), std::mem::take(&mut plan.queues));
             let result = self.apply_on_devices(names, plan, &queues, handling, limits, &mut tally);
             self.counters.add(&tally);
-            return result;
+            // Behind a failure the devices may have work too.
+            let with_ticket = queues.iter().filter(|queue| queue.has_ticket());
+            let marked = with_ticket.map(CallQueue::mark).try_for_each(|mark| {
+                plan.marks.push(mark?);
+                Ok(())
+            });
+            return result.and(marked.map_err(|error: Error| error.at(names.1)));
         }
         let _floats = ours.then(DefaultFloats::enter);
         let touched = plan.touched();

@@ -18,7 +18,7 @@ use super::table::{KeyHasher, KeyTable, LockedTable, Slot};
 use super::ticket::OperationLabel;
 use crate::deadline::LazyDeadline;
 #[cfg(feature = "cuda")]
-use crate::device::CallQueues;
+use crate::device::{CallMarks, CallQueues};
 use crate::error::{Error, ErrorKind, Result, fail};
 use crate::key::{Key, KeyNames};
 use crate::local::call::DataCall;
@@ -208,6 +208,9 @@ pub(crate) struct Plan {
     /// Where its work is queued: one for each device that has a tensor or a key.
     #[cfg(feature = "cuda")]
     pub(crate) queues: CallQueues,
+    /// Behind the work of an operation with a ticket, once it has been queued.
+    #[cfg(feature = "cuda")]
+    pub(crate) marks: CallMarks,
 }
 
 impl Plan {
@@ -220,7 +223,10 @@ impl Plan {
         self.shadowed.clear();
         self.overlaps.clear();
         #[cfg(feature = "cuda")]
-        self.queues.clear();
+        {
+            self.queues.clear();
+            self.marks.clear();
+        }
     }
 
     /// Calls `visit` with each key of the call.

@@ -208,6 +208,31 @@ impl<W: TicketWork> Tickets<W> {
     pub(crate) fn finish(&self, sequence: u64, result: Result<()>) -> usize {
         let mut state = self.state.lock();
         state.running -= 1;
+        self.end(&mut state, sequence, result)
+    }
+
+    /// Hands a running operation over to devices: those behind it on its keys may run, and come behind
+    /// it there. It ends by [`Tickets::finish_there`]. Gives how many operations are ready.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn hand_over(&self, sequence: u64) -> usize {
+        let mut state = self.state.lock();
+        state.running -= 1;
+        state.handed_over += 1;
+        state.leave_queues(sequence);
+        self.changed.notify_all();
+        state.ready.len()
+    }
+
+    /// As [`Tickets::finish`], of an operation that has been handed over.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn finish_there(&self, sequence: u64, result: Result<()>) -> usize {
+        let mut state = self.state.lock();
+        state.handed_over -= 1;
+        self.end(&mut state, sequence, result)
+    }
+
+    /// Ends an operation with its result.
+    fn end(&self, state: &mut TicketState<W>, sequence: u64, result: Result<()>) -> usize {
         if let Err(error) = result {
             match &state.over {
                 _ if error.kind() != ErrorKind::Cancelled => state.outcomes.fail(sequence, error),
@@ -220,7 +245,7 @@ impl<W: TicketWork> Tickets<W> {
             }
         }
         state.release(sequence);
-        self.publish(&state);
+        self.publish(state);
         self.changed.notify_all();
         state.ready.len()
     }
@@ -308,11 +333,11 @@ impl<W: TicketWork> Tickets<W> {
         drop(dropped);
     }
 
-    /// Waits until no operation is running; false if the deadline passed first.
+    /// Waits until no operation is at work, here or on a device; false if the deadline passed first.
     pub(crate) fn wait_idle(&self, deadline: Deadline) -> bool {
         let mut state = self.state.lock();
-        while state.running > 0 {
-            if self.pause(&mut state, deadline) && state.running > 0 {
+        while state.is_busy() {
+            if self.pause(&mut state, deadline) && state.is_busy() {
                 return false;
             }
         }

@@ -25,6 +25,8 @@ pub(super) struct TicketState<W> {
     pub(super) tails: ByNumber<QueuePosition>,
     pub(super) ready: BinaryHeap<(i32, Reverse<u64>)>,
     pub(super) running: usize,
+    /// Operations that devices do.
+    pub(super) handed_over: usize,
     pub(super) outcomes: Outcomes,
     /// Why the store accepts no more operations.
     pub(super) over: Option<Error>,
@@ -73,6 +75,7 @@ impl<W> TicketState<W> {
             tails: HashMap::default(),
             ready: BinaryHeap::new(),
             running: 0,
+            handed_over: 0,
             outcomes: Outcomes::default(),
             over: None,
         }
@@ -137,6 +140,18 @@ impl<W> TicketState<W> {
 
     fn link(&mut self, place: QueuePosition) -> Option<&mut QueueLink> {
         self.pending.get_mut(&place.sequence)?.links.get_mut(place.index)
+    }
+
+    pub(super) fn is_busy(&self) -> bool {
+        self.running + self.handed_over > 0
+    }
+
+    /// Takes an operation that is not finished out of the queues of its keys.
+    #[cfg(feature = "cuda")]
+    pub(super) fn leave_queues(&mut self, sequence: u64) {
+        let Some(entry) = self.pending.get_mut(&sequence) else { return };
+        let links = std::mem::take(&mut entry.links);
+        links.iter().for_each(|link| self.close_gap(link));
     }
 
     /// Removes an operation, finished or withdrawn, from the queues of all its keys. In each queue

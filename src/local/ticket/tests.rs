@@ -43,8 +43,20 @@ fn any_keys(random: &mut Random) -> u32 {
 }
 
 enum What {
-    Queued { ticket: u64, priority: i32 },
-    Running { ticket: u64, job: ReadyOperation<Toy> },
+    Queued {
+        ticket: u64,
+        priority: i32,
+    },
+    Running {
+        ticket: u64,
+        job: ReadyOperation<Toy>,
+    },
+    /// At work on a device; its keys are free.
+    #[cfg(feature = "cuda")]
+    HandedOver {
+        ticket: u64,
+        sequence: u64,
+    },
     Turn(Turn),
 }
 
@@ -60,12 +72,20 @@ struct Trial {
     random: Random,
     /// Number of ends of each kind: time-outs, cancels, results.
     ends: [usize; 3],
+    /// Number of operations that devices have ended.
+    handed_over: usize,
 }
 
 impl Trial {
     fn new(seed: u64) -> Self {
         let tickets = Tickets::new(1, Box::new(|key| format!("key {key}")));
-        Self { tickets, living: Vec::new(), random: Random::new(seed), ends: [0; 3] }
+        Self {
+            tickets,
+            living: Vec::new(),
+            random: Random::new(seed),
+            ends: [0; 3],
+            handed_over: 0,
+        }
     }
 
     /// Whether no living operation among the first `place` shares a key.
@@ -148,6 +168,21 @@ impl Trial {
                 self.expect(ticket, Some(ErrorKind::Cancelled));
                 self.ends[1] += 1;
             }
+            #[cfg(feature = "cuda")]
+            What::Running { ticket, job } if self.random.one_in(3) => {
+                let sequence = job.sequence;
+                self.tickets.hand_over(sequence);
+                self.expect(ticket, Some(ErrorKind::Timeout));
+                let what = What::HandedOver { ticket, sequence };
+                self.living.push(Living { keys: 0, what });
+            }
+            #[cfg(feature = "cuda")]
+            What::HandedOver { ticket, sequence } => {
+                assert!(!self.tickets.wait_idle(Deadline::after(Duration::ZERO)));
+                self.tickets.finish_there(sequence, Ok(()));
+                self.expect(ticket, None);
+                self.handed_over += 1;
+            }
             What::Running { ticket, job } => {
                 let stops = self.random.one_in(4);
                 let result = if stops { Err(fail!(Cancelled, "stopped")) } else { Ok(()) };
@@ -178,13 +213,15 @@ impl Trial {
 fn a_call_waits_only_for_the_living_that_share_a_key() {
     let usual = if std::env::var("KV_TEST_SCALE").is_ok_and(|it| it == "small") { 2 } else { 100 };
     let operations = std::env::var("KV_TEST_OPERATIONS").ok().and_then(|it| it.parse().ok());
-    let mut ends = [0; 3];
+    let (mut ends, mut handed_over) = ([0; 3], 0);
     for seed in 0..operations.unwrap_or(usual * 1000) / 1000 {
         let mut trial = Trial::new(seed);
         (0..1000).for_each(|_| trial.step());
         ends.iter_mut().zip(trial.ends).for_each(|(sum, count)| *sum += count);
+        handed_over += trial.handed_over;
     }
     assert!(ends.iter().all(|&count| count > 50), "too tame: {ends:?}");
+    assert!(handed_over > 50 || cfg!(not(feature = "cuda")), "too tame: {handed_over}");
 }
 
 /// An operation on the keys below a number.

@@ -88,8 +88,7 @@ impl Applier {
             }
         }
         let waits = self.devices.settings.waits;
-        for queue in queues.iter().filter(|queue| waits || queue.has_ticket()) {
-            // The call is done when the devices are; nothing can withdraw it any more.
+        for queue in queues.iter().filter(|queue| waits && !queue.has_ticket()) {
             let ended = queue.mark().and_then(|it| it.wait(|| limits.patience.end().is_over()));
             if !ended.map_err(|error| error.at(name))? {
                 let (key, gpu) = (self.names.label(groups[0].slot.key), queue.device.ordinal);
