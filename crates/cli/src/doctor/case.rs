@@ -71,7 +71,7 @@ pub(crate) struct DoctorContext {
 }
 
 /// All options: a process fails when it starts if the value of any does not fit.
-pub(super) const NAMES: [&str; 32] = [
+pub(super) const NAMES: [&str; 36] = [
     "root",
     "role",
     "rank",
@@ -93,7 +93,11 @@ pub(super) const NAMES: [&str; 32] = [
     "isa",
     "updater_undo",
     "cuda",
+    "devices",
     "device_bytes",
+    "device_checks",
+    "device_wait",
+    "updater_memory",
     "server_updater",
     "token",
     "token_file",
