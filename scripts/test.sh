@@ -2,7 +2,7 @@
 # Runs test suites, goes on after a failure, and ends with the line "N passed, N failed".
 # Usage: scripts/test.sh [suite...]
 #
-#   all      what `make test` runs: every suite below but checks, aarch64 and long
+#   all      what `make test` runs: every suite below but checks, gpu, aarch64 and long
 #   checks   formats and lints, each counted as one test
 #   rust     cargo test: unit tests, integration tests, whole jobs, documentation; again without the
 #            distributed stores, and with fault injection; the stand-in for the CUDA driver
@@ -15,7 +15,7 @@
 #   examples every example that trains, started as a user would
 #   miri     unit tests under Miri
 #   aarch64  the library built for aarch64, its kernels in an emulator
-#   long     rust, loom and stress with far more work; hours
+#   long     rust, loom and stress with far more work, and gpu; hours
 #
 # One line for each run says what it counted; the whole output is in build/test-logs. A run that
 # fails without a failed test, or that finds no test, counts as one failure.
@@ -272,6 +272,7 @@ suite_long() {
     bash -c '. scripts/environment.sh && configure build/cmake . -DKVSTORE_TESTS=ON'
   run "programs, build" count_step cmake --build build/cmake --parallel "$jobs"
   run_label stress --repeat until-fail:100 --timeout 3600
+  suite_gpu
   suite_aarch64
 }
 
@@ -279,7 +280,6 @@ suite_all() {
   suite_rust
   suite_loom
   suite_kernels
-  suite_gpu
   suite_programs
   suite_go
   suite_python
