@@ -134,6 +134,26 @@ fn bytes_are_those_of_keys_values_and_tables() {
 }
 
 #[test]
+fn pinned_memory_that_is_freed_is_no_longer_counted() {
+    const CALLS: u64 = 20;
+    const BYTES: u64 = 1 << 20;
+    let none_kept = [("KV_PINNED_BYTES", "0")];
+    let test = "counters::pinned_memory_that_is_freed_is_no_longer_counted";
+    if !is_child(test, &none_kept) {
+        return;
+    }
+    gpu::start(0);
+    let (store, count) = (Store::new("device"), (BYTES / 4) as i64);
+    let value = Array::plain(Place::Gpu, DType::F32, &[count]).with(&vec![0; count as usize]);
+    let out = Array::plain(Place::Host, DType::F32, &[count]);
+    store.init(&[(1, &value)]).unwrap();
+    for _ in 0..CALLS {
+        store.pull(&[(1, &out)]).unwrap();
+    }
+    assert!(pinned(&store) < 4 * BYTES, "{} bytes", pinned(&store));
+}
+
+#[test]
 fn waits_are_counted_with_their_time() {
     if !is_child("counters::waits_are_counted_with_their_time", &[]) {
         return;

@@ -19,6 +19,10 @@ impl Count {
         self.0.fetch_add(more, Ordering::Relaxed);
     }
 
+    pub(in crate::device) fn subtract(&self, less: u64) {
+        self.0.fetch_sub(less, Ordering::Relaxed);
+    }
+
     pub(in crate::device) fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }

@@ -127,6 +127,7 @@ impl Pinned {
         // An error: the device is lost, or the process is ending.
         // SAFETY: an allocation of this driver, whose owner ends here.
         let _ = unsafe { device.driver.free_host(self.start) };
+        PINNED.subtract(self.bytes as u64);
     }
 
     pub(super) fn bytes(&self) -> usize {
