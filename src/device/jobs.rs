@@ -141,8 +141,6 @@ pub(crate) struct KeyArrays<'a> {
     pub(crate) is_master: bool,
     pub(crate) inputs: &'a [u64],
     pub(crate) outs: &'a [u64],
-    /// Memory for the norms of a rule that needs some; see [`super::norms::NormLayout::bytes`].
-    pub(crate) scratch: u64,
 }
 
 impl<'a> KeyArrays<'a> {

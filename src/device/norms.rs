@@ -15,7 +15,7 @@ const SUMS: usize = 8;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct NormLayout {
     /// Elements of a row.
-    length: usize,
+    pub(super) length: usize,
     pub(super) rows: usize,
     tiles: usize,
     /// Whether the value is measured too.
@@ -45,6 +45,11 @@ impl NormLayout {
         (self.parts() * SUMS * self.tiles + 2 * self.rows) * WORD
     }
 
+    /// Whether it is for rows of the first axis.
+    pub(super) fn is_of_rows(&self) -> bool {
+        !self.with_value
+    }
+
     /// Elements of a row, as an extent.
     pub(super) fn extent(&self) -> [u64; 1] {
         [self.length as u64]
@@ -63,17 +68,18 @@ impl NormLayout {
         list: &mut JobList,
         meter: &dyn Meter,
         key: &KeyArrays<'_>,
+        memory: u64,
     ) -> Result<()> {
         assert_eq!(meter.with_value(), self.with_value, "norms of keys are those of values too");
         let constants = list.constants().len();
         meter.constants(list.constants());
-        let sums = [0, 1].map(|part| key.scratch + (part * SUMS * self.tiles * WORD) as u64);
+        let sums = [0, 1].map(|part| memory + (part * SUMS * self.tiles * WORD) as u64);
         let (outs, extents) = (&sums[..self.parts()], &self.extent());
         let work = key.work(outs, extents, constants);
         let kernel = KernelName::rule(meter.name(), key.dtype, key.is_master);
         list.measure(kernel, (key.count, self.tiles), &work)?;
         let of_row = self.length.div_ceil(TILE);
-        for (sums, to) in outs.iter().zip(self.of_rows_at(key.scratch)) {
+        for (sums, to) in outs.iter().zip(self.of_rows_at(memory)) {
             list.fold((self.tiles, of_row, self.rows), *sums, to)?;
         }
         Ok(())

@@ -12,8 +12,8 @@ use crate::tensor::DType;
 pub(crate) struct DevicePasses<'a> {
     pub(crate) list: &'a mut JobList,
     pub(crate) key: KeyArrays<'a>,
-    /// How many rows there are, if each has a number of state and more than one element.
-    pub(crate) rows: Option<usize>,
+    /// Of a rule that needs norms: of which rows, and memory for them (see [`NormLayout::bytes`]).
+    pub(crate) norms: Option<(NormLayout, u64)>,
     /// Of adding the jobs.
     pub(crate) result: Result<()>,
 }
@@ -32,9 +32,8 @@ impl DevicePasses<'_> {
     }
 
     /// Adds the norms of a key, the number that follows, and the merge with that number.
-    fn add_key(&mut self, key: &dyn KeyRule) -> Result<()> {
-        let layout = NormLayout::of_key(self.key.count);
-        layout.add(self.list, key.meter(), &self.key)?;
+    fn add_key(&mut self, key: &dyn KeyRule, (layout, memory): (NormLayout, u64)) -> Result<()> {
+        layout.add(self.list, key.meter(), &self.key, memory)?;
         let mut merged = Ok(0);
         key.merge(NONE, &mut |rule| merged = self.add_merge(rule, self.key.arrays, &[]));
         let first = merged?;
@@ -43,38 +42,39 @@ impl DevicePasses<'_> {
         let constant = first + at.expect("the number is one of the constants of its rule");
         let constants = self.list.constants().len();
         key.norm().constants(self.list.constants());
-        let inputs = &layout.of_rows_at(self.key.scratch);
+        let inputs = &layout.of_rows_at(memory);
         let work = JobWork { inputs, constants, ..JobWork::default() };
         let kernel = KernelName::rule(key.norm().name(), DType::F64, false);
         self.list.key_number(kernel, layout.rows, constant, work)
     }
 
     /// Adds the norms of rows, the numbers that follow, and the merge with these numbers.
-    fn add_rows(&mut self, rows: &dyn RowRule, count: usize) -> Result<()> {
-        let KeyArrays { dtype, count: elements, arrays, scratch, .. } = self.key;
-        let length = elements / count;
-        let layout = NormLayout::of_rows(count, length);
+    fn add_rows(&mut self, rows: &dyn RowRule, (layout, memory): (NormLayout, u64)) -> Result<()> {
+        let KeyArrays { dtype, arrays, .. } = self.key;
         // A measure has no states here: the state is the row's.
         let measured = KeyArrays {
             arrays: RuleArrays { value: arrays.value, ..RuleArrays::default() },
             ..self.key
         };
-        layout.add(self.list, rows.meter(), &measured)?;
-        let [sums, numbers] = layout.of_rows_at(scratch);
+        layout.add(self.list, rows.meter(), &measured, memory)?;
+        let [sums, numbers] = layout.of_rows_at(memory);
         let constants = self.list.constants().len();
         #[allow(clippy::cast_precision_loss, reason = "far beyond what a row can have")]
-        self.list.constants().push(length as f64);
+        self.list.constants().push(layout.length as f64);
         rows.norm().constants(self.list.constants());
         let (inputs, outs) = (&[sums], &[numbers]);
         let work = JobWork { arrays, inputs, outs, extents: &[], constants };
         let kernel = KernelName::rule(rows.norm().name(), dtype.full(), false);
-        self.list.row_numbers(kernel, count, &work)?;
+        self.list.row_numbers(kernel, layout.rows, &work)?;
         let mut states = arrays.states;
         states[0] = numbers;
         let arrays = RuleArrays { states, ..arrays };
         self.add_merge(rows.rule(), arrays, &layout.extent()).map(drop)
     }
 }
+
+/// What the passes of rules with norms rely on.
+const NORMS: &str = "a rule that measures has memory for norms";
 
 /// Takes the place of a number that a kernel will write: no rule has such a NaN among its constants.
 const NONE: f64 = f64::from_bits(0x7FF8_6E6F_6E65_0000);
@@ -85,16 +85,16 @@ impl Passes for DevicePasses<'_> {
     }
 
     fn merge_key(&mut self, key: &dyn KeyRule) {
-        self.result = self.add_key(key);
+        let norms = self.norms.expect(NORMS);
+        self.result = self.add_key(key, norms);
     }
 
     fn has_rows(&self) -> bool {
-        self.rows.is_some()
+        self.norms.is_some_and(|(layout, _)| layout.is_of_rows())
     }
 
     fn merge_rows(&mut self, rows: &dyn RowRule) {
-        if let Some(count) = self.rows {
-            self.result = self.add_rows(rows, count);
-        }
+        let norms = self.norms.expect(NORMS);
+        self.result = self.add_rows(rows, norms);
     }
 }

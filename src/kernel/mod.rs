@@ -39,7 +39,7 @@ pub(crate) use norm::NormRule;
 pub(crate) use number::Number;
 #[cfg(test)]
 pub(crate) use record::{Recording, Use};
-pub(crate) use rule::{Formula, MAX_STATES, Rule, RuleTarget};
+pub(crate) use rule::{Formula, KernelFormula, MAX_STATES, Rule, RuleTarget};
 pub(crate) use sum::{Pass, Traffic};
 
 use crate::error::{Result, fail};
@@ -278,7 +278,9 @@ impl<F: Formula> Rule for F {
             }
         }
     }
+}
 
+impl<F: Formula> KernelFormula for F {
     #[cfg(feature = "cuda")]
     fn name(&self) -> &'static str {
         F::NAME

@@ -15,7 +15,6 @@ use super::rule::{Formula, MAX_STATES};
 pub(crate) enum Use {
     Merge,
     Measure { with_value: bool },
-    Number,
 }
 
 /// One operation; operands are indices of earlier operations.

@@ -61,16 +61,8 @@ impl RuleTarget {
     }
 }
 
-/// A formula whose type has been erased.
-pub(crate) trait Rule: Send + Sync {
-    /// Adds the inputs of a pass up as [`Isa::sum`] does, merges the sum into the target, and
-    /// writes the new value to the pass's outs, of which there may be none.
-    ///
-    /// # Safety
-    /// As for [`Isa::sum`]; the dtype is a float; the target's arrays have `count` aligned elements
-    /// that overlap nothing else.
-    unsafe fn merge(&self, isa: Isa, pass: &Pass<'_>, target: &RuleTarget);
-
+/// What GPU kernels of a formula whose type has been erased are called, and take.
+pub(crate) trait KernelFormula: Send + Sync {
     /// The name of its GPU kernels, without the type of the elements.
     #[cfg(feature = "cuda")]
     fn name(&self) -> &'static str;
@@ -82,6 +74,17 @@ pub(crate) trait Rule: Send + Sync {
     /// The operations of the formula.
     #[cfg(test)]
     fn record(&self) -> Recording;
+}
+
+/// A formula whose type has been erased.
+pub(crate) trait Rule: KernelFormula {
+    /// Adds the inputs of a pass up as [`Isa::sum`] does, merges the sum into the target, and
+    /// writes the new value to the pass's outs, of which there may be none.
+    ///
+    /// # Safety
+    /// As for [`Isa::sum`]; the dtype is a float; the target's arrays have `count` aligned elements
+    /// that overlap nothing else.
+    unsafe fn merge(&self, isa: Isa, pass: &Pass<'_>, target: &RuleTarget);
 }
 
 /// Whether a kernel can have this name.

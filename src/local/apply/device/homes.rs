@@ -83,10 +83,7 @@ impl Applier {
         let work =
             DeviceCall { call, name, handling, limits, queue: &queue, queues, values, touched };
         self.check_codec(&work, groups)?;
-        match &handling.merger {
-            Merger::Updater(updater) => self.run_updated_keys(&work, groups, outs, updater, tally),
-            _ => self.run_keys(&work, groups, outs, tally),
-        }
+        self.run_kept_keys(&work, groups, outs, tally)
     }
 }
 

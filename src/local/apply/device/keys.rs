@@ -234,7 +234,7 @@ impl Applier {
             Some(rows) => Some(NormLayout::of_rows(rows, count / rows)),
             None => arrays.measures_key.then(|| NormLayout::of_key(count)),
         };
-        let scratch = norms.map_or(Ok(0), |norms| staging.span(norms.bytes()))?;
+        let norms = norms.map(|norms| Ok((norms, staging.span(norms.bytes())?))).transpose()?;
         let stored = arrays.has_master.then_some(memory.value());
         let outs = stored.into_iter().chain(plain.iter().copied()).collect::<Addresses>();
         let mut passes = DevicePasses {
@@ -246,9 +246,8 @@ impl Applier {
                 is_master: arrays.has_master,
                 inputs,
                 outs: &outs,
-                scratch,
             },
-            rows: arrays.rows,
+            norms,
             result: Ok(()),
         };
         optimizer.push(slot.key, state, &mut passes);

@@ -78,12 +78,10 @@ impl Applier {
             let _scope = work.queue.device.enter()?;
             let is_kept = |group: &KeyGroup| group.slot.device().is_some();
             for run in of_device.chunk_by(|a, b| is_kept(a) == is_kept(b)) {
-                match &handling.merger {
-                    _ if !is_kept(&run[0]) => self.run_host_keys(&work, run, outs, tally)?,
-                    Merger::Updater(updater) => {
-                        self.run_updated_keys(&work, run, outs, updater, tally)?;
-                    }
-                    _ => self.run_keys(&work, run, outs, tally)?,
+                if is_kept(&run[0]) {
+                    self.run_kept_keys(&work, run, outs, tally)?;
+                } else {
+                    self.run_host_keys(&work, run, outs, tally)?;
                 }
             }
         }
@@ -100,6 +98,20 @@ impl Applier {
             }
         }
         Ok(())
+    }
+
+    /// Makes a call on keys on the device.
+    fn run_kept_keys(
+        &self,
+        work: &DeviceCall<'_>,
+        groups: &[KeyGroup],
+        outs: &[PlannedOut],
+        tally: &mut CallTally,
+    ) -> Result<()> {
+        match &work.handling.merger {
+            Merger::Updater(updater) => self.run_updated_keys(work, groups, outs, updater, tally),
+            _ => self.run_keys(work, groups, outs, tally),
+        }
     }
 
     /// Refuses what cannot be done on a device yet, before anything is queued.
