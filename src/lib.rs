@@ -73,7 +73,6 @@ mod worker;
 pub use checkpoint::{InspectedTensor, Inspection, TensorState};
 pub use config::Config;
 #[cfg(feature = "dist")]
-pub use config::TLS_VARIABLE;
 #[cfg(feature = "dist")]
 pub use credentials::JobFile;
 pub use deadline::Deadline;

@@ -61,14 +61,6 @@ fn the_page_about_running_jobs_says_what_to_do_about_every_error() {
     assert!(missing.is_empty(), "docs/operations.md does not mention {missing:?}");
 }
 
-#[cfg(feature = "dist")]
-#[test]
-fn the_page_about_security_has_the_variable_that_tls_needs() {
-    let (page, (name, value)) = (read("docs/security.md"), kvstore::TLS_VARIABLE);
-    assert!(page.contains(&format!("export {name}='{value}'")));
-    assert!(page.contains(&format!("`{value}`")));
-}
-
 /// The rows of docs/config.md that describe an option: name, variable, values.
 fn options() -> Vec<(String, String, String)> {
     let text = read("docs/config.md");

@@ -11,11 +11,6 @@ const PROGRAM: &str = "KVSTORE_PROGRAM";
 /// Gone with this.
 pub struct Credentials(PathBuf);
 
-/// TLS needs other threads of the engine, which all subjects then have.
-pub fn can_be_made() -> bool {
-    std::env::var_os("ZENOH_RUNTIME").is_some()
-}
-
 /// The path of the program.
 pub fn program() -> io::Result<PathBuf> {
     let path = std::env::var_os(PROGRAM).map(PathBuf::from).filter(|path| path.is_file());

@@ -129,9 +129,7 @@ fn measure(case: &Case) -> io::Result<Vec<Figures>> {
     ] {
         subjects.push(Box::new(ours::Ours::start(case, way, calls)?));
     }
-    if credentials::can_be_made() {
-        subjects.push(Box::new(ours::Ours::start(case, Way::Tls, Calls::Queued)?));
-    }
+    subjects.push(Box::new(ours::Ours::start(case, Way::Tls, Calls::Queued)?));
     for both_ways in [false, true] {
         subjects.push(Box::new(raw::Raw::start(case, both_ways)?));
     }

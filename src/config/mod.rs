@@ -180,21 +180,6 @@ impl fmt::Debug for Config {
     }
 }
 
-/// The variable, and its value, that a process that speaks TLS needs in its environment when it
-/// starts; without it [`Store::open`](crate::Store::open) refuses TLS.
-///
-/// The engine, Zenoh 1.10.2, reads from and writes to one TLS session on two threads, which ends
-/// connections at random, unless both are one. It reads the variable once, at its first use.
-#[cfg(feature = "dist")]
-pub const TLS_VARIABLE: (&str, &str) =
-    ("ZENOH_RUNTIME", "(rx:(worker_threads:1),tx:(handover:rx))");
-
-/// Whether that variable has its value.
-#[cfg(feature = "dist")]
-pub(crate) fn engine_may_use_tls() -> bool {
-    env::var(TLS_VARIABLE.0).is_ok_and(|value| value == TLS_VARIABLE.1)
-}
-
 /// The rounds of an option such as `5-9`.
 pub(crate) fn rounds(text: &str) -> Option<(u64, u64)> {
     let (first, last) = text.split_once('-')?;

@@ -3,12 +3,15 @@
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use rustls::ClientConfig;
-use rustls::RootCertStore;
+use rustls::client::Resumption;
 use rustls::client::danger::ServerCertVerifier;
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::danger::ClientCertVerifier;
+use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
+use rustls::version::TLS13;
+use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 use super::Identity;
@@ -48,7 +51,7 @@ impl Tls {
             );
             return Err(self.refused(&text));
         }
-        let name = leaf.subject().iter_common_name().next().and_then(|name| name.as_str().ok());
+        let name = common_name(&leaf);
         name.and_then(Identity::parse).ok_or_else(|| {
             let name = name.unwrap_or_default();
             self.bad(&format!(
@@ -58,8 +61,38 @@ impl Tls {
         })
     }
 
-    /// The client configuration of this process, to probe a peer's answer.
+    /// The configuration with which this process dials. It reads the files.
     pub(crate) fn client(&self) -> Result<Arc<ClientConfig>> {
+        let (roots, provider) = (self.roots()?, provider());
+        let mut config = ClientConfig::builder_with_provider(Arc::clone(&provider))
+            .with_protocol_versions(&[&TLS13])
+            .map_err(|error| fail!(Internal, "TLS: {error}"))?
+            .dangerous()
+            .with_custom_certificate_verifier(self.verifier(roots, provider)?)
+            .with_client_auth_cert(self.chain()?, self.key()?)
+            .map_err(|error| self.unfit(&error))?;
+        config.resumption = Resumption::disabled();
+        config.enable_secret_extraction = true;
+        Ok(Arc::new(config))
+    }
+
+    /// The configuration with which this process listens. It reads the files.
+    pub(crate) fn server(&self) -> Result<Arc<ServerConfig>> {
+        let (roots, provider) = (self.roots()?, provider());
+        let mut config = ServerConfig::builder_with_provider(Arc::clone(&provider))
+            .with_protocol_versions(&[&TLS13])
+            .map_err(|error| fail!(Internal, "TLS: {error}"))?
+            .with_client_cert_verifier(self.client_verifier(roots, provider)?)
+            .with_single_cert(self.chain()?, self.key()?)
+            .map_err(|error| self.unfit(&error))?;
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        config.send_tls13_tickets = 0;
+        config.enable_secret_extraction = true;
+        Ok(Arc::new(config))
+    }
+
+    /// The authorities of `tls_ca_file`.
+    fn roots(&self) -> Result<RootCertStore> {
         let mut roots = RootCertStore::empty();
         for root in certificates("tls_ca_file", &self.ca_file)? {
             roots.add(root).map_err(|error| {
@@ -70,17 +103,23 @@ impl Tls {
             let file = &self.ca_file;
             return Err(fail!(Option, "tls_ca_file: {file:?}: there is no certificate in it"));
         }
-        let key = PrivateKeyDer::from_pem_file(&self.key_file)
-            .map_err(|error| of_pem("tls_key_file", &self.key_file, &error))?;
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let config = ClientConfig::builder_with_provider(Arc::clone(&provider))
-            .with_protocol_versions(&[&rustls::version::TLS13])
-            .map_err(|error| fail!(Internal, "TLS: {error}"))?
-            .dangerous()
-            .with_custom_certificate_verifier(self.verifier(roots, provider)?)
-            .with_client_auth_cert(self.chain()?, key)
-            .map_err(|error| self.bad(&format!("with the key in {:?}: {error}", self.key_file)))?;
-        Ok(Arc::new(config))
+        Ok(roots)
+    }
+
+    fn key(&self) -> Result<PrivateKeyDer<'static>> {
+        PrivateKeyDer::from_pem_file(&self.key_file)
+            .map_err(|error| of_pem("tls_key_file", &self.key_file, &error))
+    }
+
+    /// Checks that a caller has a certificate of the authority, for callers.
+    fn client_verifier(
+        &self,
+        roots: RootCertStore,
+        provider: Arc<CryptoProvider>,
+    ) -> Result<Arc<dyn ClientCertVerifier>> {
+        WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
+            .build()
+            .map_err(|error| fail!(Option, "tls_ca_file: {:?}: {error}", self.ca_file))
     }
 
     fn verifier(
@@ -96,6 +135,10 @@ impl Tls {
         certificates("tls_cert_file", &self.cert_file)
     }
 
+    fn unfit(&self, error: &rustls::Error) -> Error {
+        self.bad(&format!("with the key in {:?}: {error}", self.key_file))
+    }
+
     fn bad(&self, reason: &str) -> Error {
         fail!(Option, "tls_cert_file: {:?}: {reason}", self.cert_file)
     }
@@ -103,6 +146,22 @@ impl Tls {
     fn refused(&self, reason: &str) -> Error {
         fail!(Refused, "tls_cert_file: {:?}: {reason}", self.cert_file)
     }
+}
+
+impl Identity {
+    /// The identity that a certificate (DER) gives its holder; None if its common name is none.
+    pub(crate) fn of_certificate(certificate: &CertificateDer<'_>) -> Option<Self> {
+        let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
+        common_name(&certificate).and_then(Self::parse)
+    }
+}
+
+fn common_name<'a>(certificate: &'a X509Certificate<'_>) -> Option<&'a str> {
+    certificate.subject().iter_common_name().next().and_then(|name| name.as_str().ok())
+}
+
+fn provider() -> Arc<CryptoProvider> {
+    Arc::new(rustls::crypto::ring::default_provider())
 }
 
 fn certificates(option: &str, file: &str) -> Result<Vec<CertificateDer<'static>>> {

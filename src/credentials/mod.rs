@@ -5,6 +5,7 @@
 mod certificate;
 mod identity;
 mod kept;
+mod listener;
 mod names;
 mod token;
 
@@ -14,10 +15,11 @@ pub(crate) use certificate::Tls;
 pub(crate) use identity::{CredentialKind, Identity};
 pub use kept::JobFile;
 pub(crate) use kept::take_kept;
+pub(crate) use listener::ListenerTls;
 use token::JoinToken;
-pub(crate) use token::Proof;
+pub(crate) use token::{Password, Proof};
 
-use crate::config::{self, JobConfig, Secrets};
+use crate::config::{JobConfig, Secrets};
 use crate::error::{Error, Result, fail};
 use crate::role::Role;
 
@@ -41,14 +43,6 @@ impl Credentials {
     fn read(job: &JobConfig) -> Result<Option<Arc<Self>>> {
         let (tls, token) = (tls(&job.secrets)?, token(&job.secrets)?);
         let certified = tls.as_ref().map(Tls::check).transpose()?;
-        if tls.is_some() && !config::engine_may_use_tls() {
-            let (variable, value) = config::TLS_VARIABLE;
-            return Err(fail!(
-                Option,
-                "TLS needs the environment variable {variable} to be '{value}' when the process starts; \
-                 `kvstore` sets it for itself"
-            ));
-        }
         let Some(identity) = identity(job, certified, token.as_ref())? else { return Ok(None) };
         let rank = job.rank.or(identity.rank);
         if !identity.allows(job.role, rank) || (job.secrets.reads_only && !identity.is_reader()) {
@@ -79,22 +73,15 @@ impl Credentials {
         Self { identity, tls: None, token, workers: 2, servers: 1 }
     }
 
-    /// The user and password by which this process proves possession of its token.
-    pub(crate) fn login(&self) -> Option<(String, String)> {
-        let password = self.token.as_ref()?.password(self.user())?;
-        Some((self.user().to_string(), password))
+    /// The password by which this process proves itself to listeners; None without a token.
+    pub(crate) fn password(&self) -> Option<Password> {
+        self.token.as_ref()?.password(self.user())
     }
 
-    /// A proof for a listener that this process has its token; None without a token.
-    pub(crate) fn proof(&self, words: &[u8]) -> Option<Proof> {
-        self.login().map(|(_, password)| token::proof(&password, words))
-    }
-
-    /// Whether the sender of these words may be called `who`; true for any sender without a token.
-    pub(crate) fn is_proof(&self, who: Identity, words: &[u8], proof: &Proof) -> bool {
-        let Some(token) = &self.token else { return true };
-        let passwords = [who, Identity::any(who.kind)].map(|who| token.password(who));
-        passwords.iter().flatten().any(|password| token::is_proof(password, words, proof))
+    /// The passwords by which a process may prove that it is `who`: that of its rank, and that of its kind.
+    pub(crate) fn passwords(&self, who: Identity) -> impl Iterator<Item = Password> {
+        let of = |who| self.token.as_ref()?.password(who);
+        [of(who), of(Identity::any(who.kind))].into_iter().flatten()
     }
 
     fn user(&self) -> Identity {
@@ -104,19 +91,19 @@ impl Credentials {
         }
     }
 
-    /// All users and their passwords, a line each; None if this process requires no token.
-    pub(crate) fn logins(&self) -> Option<String> {
-        let token = self.token.as_ref()?;
-        let line = |name: Identity| Some(format!("{name}:{}\n", token.password(name)?));
-        Some(self.names().filter_map(line).collect())
-    }
-
     pub(crate) fn has_token(&self) -> bool {
         self.token.is_some()
     }
 
+    /// Whether this listener, which is not a worker, may be called by `who`: servers and workers call the
+    /// scheduler, workers call servers.
+    pub(crate) fn may_be_called_by(&self, who: Identity) -> bool {
+        let calls = self.identity.kind == CredentialKind::Scheduler || !who.listens();
+        calls && who.kind != CredentialKind::Scheduler && self.names().any(|name| name == who)
+    }
+
     /// All identities that may take part in the job.
-    pub(crate) fn names(&self) -> impl Iterator<Item = Identity> + '_ {
+    fn names(&self) -> impl Iterator<Item = Identity> + '_ {
         let of = |kind, count| {
             let ranks = (0..count).map(move |rank| Identity::of_rank(kind, rank));
             std::iter::once(Identity::any(kind)).chain(ranks)
@@ -189,6 +176,8 @@ pub(crate) fn read_file(path: &str) {
     let [ca_file, cert_file, key_file] = [of(path), of(path), of(path)];
     let _ = Tls { ca_file, cert_file, key_file, verify_names: true }.check();
     if let Ok(token) = JoinToken::load(path) {
-        assert!(token.password(Identity::SCHEDULER).is_none_or(|it| !it.is_empty()));
+        assert!(
+            token.password(Identity::SCHEDULER).is_none_or(|it| it.is_proof(&[], &it.proof(&[])))
+        );
     }
 }

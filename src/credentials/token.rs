@@ -18,6 +18,10 @@ const DIGITS: usize = 64;
 /// HMAC-SHA-256 over some words, under a password.
 pub(crate) type Proof = [u8; 32];
 
+/// The secret of one identity.
+#[derive(Clone)]
+pub(crate) struct Password(hmac::Key);
+
 /// A secret of the job. It is never shown.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) enum JoinToken {
@@ -62,12 +66,17 @@ impl JoinToken {
         Self::parse(&text, &format!("token_file: {path:?}"))
     }
 
-    /// The password of an identity; None if this token is another identity's.
-    pub(crate) fn password(&self, identity: Identity) -> Option<String> {
+    /// The digits of an identity's password; None if this token is another identity's.
+    fn digits(&self, identity: Identity) -> Option<String> {
         match self {
             Self::Job(secret) => Some(derive(secret, identity)),
             Self::Of(own, secret) => (*own == identity).then(|| secret.clone()),
         }
+    }
+
+    /// The password of an identity; None if this token is another identity's.
+    pub(crate) fn password(&self, identity: Identity) -> Option<Password> {
+        self.digits(identity).map(|digits| Password(key(&digits)))
     }
 }
 
@@ -81,15 +90,19 @@ fn derive(secret: &str, identity: Identity) -> String {
     text
 }
 
-/// Proves that the sender of these words has a password.
-pub(super) fn proof(password: &str, words: &[u8]) -> Proof {
-    let mut proof = Proof::default();
-    proof.copy_from_slice(hmac::sign(&key(password), words).as_ref());
-    proof
-}
+impl Password {
+    /// Proves that the sender of these words has the password.
+    pub(crate) fn proof(&self, words: &[&[u8]]) -> Proof {
+        let mut context = hmac::Context::with_key(&self.0);
+        words.iter().for_each(|words| context.update(words));
+        let mut proof = Proof::default();
+        proof.copy_from_slice(context.sign().as_ref());
+        proof
+    }
 
-pub(super) fn is_proof(password: &str, words: &[u8], proof: &Proof) -> bool {
-    hmac::verify(&key(password), words, proof).is_ok()
+    pub(crate) fn is_proof(&self, words: &[&[u8]], proof: &[u8]) -> bool {
+        hmac::verify(&self.0, &words.concat(), proof).is_ok()
+    }
 }
 
 fn key(secret: &str) -> hmac::Key {
@@ -105,14 +118,14 @@ mod tests {
     fn a_derived_token_is_what_the_job_expects_of_that_identity_only() {
         let job = JoinToken::parse("  0123456789abcdef\n", "").unwrap();
         let worker = Identity::of_rank(CredentialKind::Worker, 1);
-        let password = job.password(worker).unwrap();
+        let password = job.digits(worker).unwrap();
         let own = JoinToken::parse(&format!("worker.1:{password}"), "").unwrap();
-        assert_eq!(own.password(worker), Some(password.clone()));
+        assert_eq!(own.digits(worker), Some(password.clone()));
         for other in
             [Identity::any(CredentialKind::Server), Identity::of_rank(CredentialKind::Worker, 2)]
         {
-            assert_eq!(own.password(other), None);
-            assert_ne!(job.password(other), Some(password.clone()));
+            assert_eq!(own.digits(other), None);
+            assert_ne!(job.digits(other), Some(password.clone()));
         }
         // Computed by another program.
         assert_eq!(password, "ad0524f29080679a295bce584154b939a3ebbf446417013e6ac31dcd415076af");

@@ -19,8 +19,8 @@ use kvstore_protocol::{Limits, MS, Mode, OnLoss};
 
 /// Maximum frames in the send window of a link: small frames reach the limit in bytes later.
 const WINDOW_FRAMES: usize = 1_024;
-/// Sessions for observers, beyond those of the members.
-const SPARE_SESSIONS: u64 = 32;
+/// Connections for observers, beyond those of the members.
+const SPARE_CONNECTIONS: u64 = 32;
 /// Maximum bytes in the send window. An urgent message does not overtake the window; with less,
 /// acknowledgements take a good part of the time.
 const WINDOW_BYTES: u64 = 4 << 20;
@@ -95,14 +95,6 @@ pub(crate) fn place(job: &JobConfig) -> Result<TransportConfig> {
              token of their own"
         ));
     }
-    let tls = credentials.as_ref().is_some_and(|credentials| credentials.tls.is_some());
-    let numeric = |address: &str| address.starts_with('[');
-    if tls && (numeric(&root) || listen.as_deref().is_some_and(numeric)) {
-        return Err(fail!(
-            Unsupported,
-            "create: TLS to a number of IP version 6 is not supported; use a host name, or version 4"
-        ));
-    }
     if let (Some(metrics), Role::Scheduler, false) = (&job.metrics, job.role, job.secrets.insecure)
         && !is_loopback(metrics)?
     {
@@ -119,9 +111,9 @@ pub(crate) fn place(job: &JobConfig) -> Result<TransportConfig> {
     // A fallback: the protocol's peer timeout detects a silent peer earlier.
     let lease_ms = (2 * job.peer_timeout_ms).max(10_000);
     let is_scheduler = job.role == Role::Scheduler;
-    // A worker has two sessions for each server; those of a disconnected worker may remain when it
-    // reconnects.
-    let most_sessions = 2 * (2 * u64::from(job.workers) + u64::from(job.servers)) + SPARE_SESSIONS;
+    // Those of a process that connects anew may remain for a while.
+    let most_connections =
+        2 * (2 * u64::from(job.workers) + u64::from(job.servers)) + SPARE_CONNECTIONS;
     Ok(TransportConfig {
         listen,
         advertised,
@@ -130,7 +122,7 @@ pub(crate) fn place(job: &JobConfig) -> Result<TransportConfig> {
         is_scheduler,
         lease_ms,
         shm: job.shm,
-        most_sessions,
+        most_connections,
         credentials,
     })
 }

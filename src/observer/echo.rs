@@ -26,7 +26,7 @@ impl Observer {
     ) -> Result<bool> {
         let mut observer = Self::connect(config, server).map_err(|error| error.at("observe"))?;
         let end = Instant::now() + timeout;
-        let look = Look { address: observer.engine.address().into(), skip: u32::MAX };
+        let look = Look { address: observer.transport.address().into(), skip: u32::MAX };
         let fields = look.encode_echo(there, back);
         while Instant::now() < end {
             observer.send_look(&fields);

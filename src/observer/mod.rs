@@ -51,7 +51,7 @@ const PROBE: Duration = Duration::from_secs(2);
 /// ```
 pub struct Observer {
     root: Arc<str>,
-    engine: Arc<dyn Transport>,
+    transport: Arc<dyn Transport>,
     line: Box<dyn Sender>,
     answers: Receiver<ObserverReply>,
     incarnation: u64,
@@ -123,7 +123,7 @@ impl Observer {
             is_scheduler: false,
             lease_ms: 10_000,
             shm: false,
-            most_sessions: 1,
+            most_connections: 1,
             credentials: Credentials::load(&job)?,
         };
         let to = server.map_or(root, Arc::from);
@@ -132,10 +132,10 @@ impl Observer {
 
     fn with(root: Arc<str>, open: TransportOpener<'_>) -> Result<Self> {
         let (sender, answers) = sync_channel(MOST_ANSWERS);
-        let engine = open(Arc::new(ReplyInbox { answers: sender, blocks: Arc::default() }))?;
-        let line = engine.line(&root);
+        let transport = open(Arc::new(ReplyInbox { answers: sender, blocks: Arc::default() }))?;
+        let line = transport.line(&root);
         let (incarnation, before) = (incarnation(), PreviousReports::new());
-        Ok(Self { root, engine, line, answers, incarnation, requests: 0, before })
+        Ok(Self { root, transport, line, answers, incarnation, requests: 0, before })
     }
 
     /// The state of the job now. Rates and quantiles cover the time since the previous look.
@@ -227,7 +227,7 @@ impl Observer {
     }
 
     fn send(&mut self, skip: u32, ballast: usize) -> u64 {
-        let look = Look { address: self.engine.address().into(), skip };
+        let look = Look { address: self.transport.address().into(), skip };
         self.send_look(&look.encode(ballast))
     }
 
@@ -298,7 +298,7 @@ impl Observer {
 
 impl Drop for Observer {
     fn drop(&mut self) {
-        self.engine.close();
+        self.transport.close();
     }
 }
 

@@ -12,7 +12,7 @@ use kvstore_protocol::{Header, MessageKind};
 
 /// Answers every message with the same bytes.
 struct Parrot {
-    engine: OnceLock<Arc<dyn Transport>>,
+    transport: OnceLock<Arc<dyn Transport>>,
     bytes: Vec<u8>,
     asked: SyncSender<()>,
 }
@@ -21,7 +21,7 @@ impl Inbox for Parrot {
     fn arrived(&self, from: &str, _: usize, pieces: &mut dyn Iterator<Item = &[u8]>) {
         pieces.for_each(drop);
         let _ = self.asked.try_send(());
-        let mut line = self.engine.get().unwrap().line(from);
+        let mut line = self.transport.get().unwrap().line(from);
         let mut parcel = line.parcel(self.bytes.len(), 0);
         parcel.copy(&self.bytes);
         line.send(parcel, true);
@@ -34,9 +34,9 @@ impl Inbox for Parrot {
 fn look(bytes: Vec<u8>, timeout: Duration) -> crate::Error {
     let exchange = Arc::new(Exchange::default());
     let (asked, questions) = sync_channel(1);
-    let parrot = Arc::new(Parrot { engine: OnceLock::new(), bytes, asked });
+    let parrot = Arc::new(Parrot { transport: OnceLock::new(), bytes, asked });
     let inbox: Arc<dyn Inbox> = parrot.clone();
-    let _ = parrot.engine.set(exchange.join("root:1", &inbox));
+    let _ = parrot.transport.set(exchange.join("root:1", &inbox));
     let mut observer =
         Observer::with("root:1".into(), &|inbox| Ok(exchange.join("me", &inbox))).unwrap();
     let error = observer.look(timeout).unwrap_err();

@@ -1,4 +1,4 @@
-//! Authorization of frames: each must fit the identity that the engine has authenticated. Also called: access
+//! Authorization of frames: each must fit the identity that the transport has authenticated. Also called: access
 //! control.
 
 use super::buffers::Bytes;

@@ -86,7 +86,7 @@ pub(crate) struct Driver<H: DriverHost> {
     bug: OnceLock<Error>,
     outbox: Outbox,
     ledger: DropLog,
-    engine: Arc<dyn Transport>,
+    transport: Arc<dyn Transport>,
     began: Instant,
     pub(crate) tracer: Tracer,
     pub(crate) blocks: Arc<BlockPool>,
@@ -105,11 +105,11 @@ struct Core<M> {
 /// Inbox of a driver that may no longer exist.
 struct DriverInbox<H: DriverHost>(OnceLock<Weak<Driver<H>>>);
 
-/// Opens the engine for an inbox.
+/// Opens the transport for an inbox.
 pub(crate) type TransportOpener<'a> = &'a dyn Fn(Arc<dyn Inbox>) -> Result<Arc<dyn Transport>>;
 
 impl<H: DriverHost> Driver<H> {
-    /// Opens the engine and starts the machine that `make` makes for its address. `trace` has the path prefix
+    /// Opens the transport and starts the machine that `make` makes for its address. `trace` has the path prefix
     /// and the rounds of a trace file.
     pub(crate) fn start(
         host: H,
@@ -118,9 +118,9 @@ impl<H: DriverHost> Driver<H> {
         make: impl FnOnce(&str, u64) -> H::Machine,
     ) -> Result<Arc<Self>> {
         let door = Arc::new(DriverInbox(OnceLock::new()));
-        let engine = open(door.clone())?;
+        let transport = open(door.clone())?;
         let began = Instant::now();
-        let machine = make(engine.address(), incarnation());
+        let machine = make(transport.address(), incarnation());
         let Limits { workers, servers, .. } = *machine.limits();
         let members = workers as usize + servers as usize + 1;
         let (machine, told) = (Some(machine), (false, false));
@@ -135,9 +135,9 @@ impl<H: DriverHost> Driver<H> {
                 core: Mutex::new(Core { machine, wake: 0, told, stopped: false }),
                 changed: Condvar::new(),
                 bug: OnceLock::new(),
-                outbox: Outbox::new(Arc::clone(&engine), members, Arc::new(alarm)),
+                outbox: Outbox::new(Arc::clone(&transport), members, Arc::new(alarm)),
                 ledger: DropLog::default(),
-                engine,
+                transport,
                 began,
                 tracer: Tracer::new(trace, began),
                 blocks: Arc::default(),
@@ -162,7 +162,7 @@ impl<H: DriverHost> Driver<H> {
 
     /// The address at which peers know this process.
     pub(crate) fn address(&self) -> &str {
-        self.engine.address()
+        self.transport.address()
     }
 
     /// Runs `work` on the machine, then carries out the actions and sends the messages that result. None
@@ -297,7 +297,7 @@ impl<H: DriverHost> Driver<H> {
         drop(self.halt());
         self.outbox.close();
         self.ledger.close();
-        self.engine.close();
+        self.transport.close();
     }
 
     fn start_timer(self: &Arc<Self>) -> Result<()> {
@@ -389,7 +389,7 @@ fn portion(messages: &mut impl Iterator<Item = Message<Bytes>>) -> Vec<Message<B
 }
 
 impl<H: DriverHost> DriverInbox<H> {
-    /// Runs `work` on the driver, if it exists. The calling threads are the engine's.
+    /// Runs `work` on the driver, if it exists. The calling threads are the transport's.
     fn tell(&self, work: impl FnOnce(&Arc<Driver<H>>)) {
         if let Some(driver) = self.0.get().and_then(Weak::upgrade) {
             driver.guard(|| work(&driver));
@@ -419,6 +419,13 @@ impl<H: DriverHost> Inbox for DriverInbox<H> {
         log(Level::Warn, || format!("no way to {address}: {reason}"));
         self.tell(|driver| {
             driver.step(|machine, now| machine.refused(address, reason, now));
+        });
+    }
+
+    fn rejected(&self, address: &str, who: &str, reason: &str) {
+        self.tell(|driver| {
+            let reason = format!("refused a connection: {reason}");
+            driver.ledger.note(Level::Warn, who.into(), address, reason);
         });
     }
 }

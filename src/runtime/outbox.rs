@@ -1,4 +1,4 @@
-//! Encodes messages into bytes for the engine: one path for each address, its messages in order. Also called:
+//! Encodes messages into bytes for the transport: one path for each address, its messages in order. Also called:
 //! send queues, egress.
 //!
 //! A send may block until the peer receives (backpressure), so it never runs under the lock of the machine. A
@@ -35,7 +35,7 @@ const MOST_BUSY: usize = 32;
 /// Size in bytes from which payloads are sent from their place (zero copy); smaller ones are copied as fast.
 const LENT: usize = 16 << 10;
 
-/// Bytes in flight up to which a send does not block, even if the peer is stopped: the engine's own queue is
+/// Bytes in flight up to which a send does not block, even if the peer is stopped: the transport's own queue is
 /// larger.
 const CALM: u64 = 512 << 10;
 
@@ -45,7 +45,7 @@ type PanicHandler = Arc<dyn Fn(&str) + Send + Sync>;
 type PeerQueues = HashMap<Arc<str>, Arc<PeerPath>>;
 
 pub(crate) struct Outbox {
-    engine: Arc<dyn Transport>,
+    transport: Arc<dyn Transport>,
     alarm: PanicHandler,
     ways: Mutex<PeerQueues>,
     /// Number of members of the job: this many paths stay open, whatever the number of further peers.
@@ -78,8 +78,8 @@ struct PathState {
 }
 
 impl Outbox {
-    pub(crate) fn new(engine: Arc<dyn Transport>, members: usize, alarm: PanicHandler) -> Self {
-        Self { engine, alarm, ways: Mutex::default(), members, posts: AtomicU64::new(0) }
+    pub(crate) fn new(transport: Arc<dyn Transport>, members: usize, alarm: PanicHandler) -> Self {
+        Self { transport, alarm, ways: Mutex::default(), members, posts: AtomicU64::new(0) }
     }
 
     /// Queues frames; their paths are added to `ways`, and the caller flushes them afterwards.
@@ -113,7 +113,7 @@ impl Outbox {
             return None;
         }
         let way = known.unwrap_or_else(|| {
-            let way = Arc::new(self.new_way(to, self.engine.line(to)));
+            let way = Arc::new(self.new_way(to, self.transport.line(to)));
             ways.insert(Arc::clone(to), Arc::clone(&way));
             way
         });

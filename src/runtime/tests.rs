@@ -1,4 +1,4 @@
-//! A job of three processes over the in-process engine.
+//! A job of three processes over a transport within one process.
 
 use std::marker::PhantomData;
 use std::sync::{Arc, mpsc};

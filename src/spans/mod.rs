@@ -123,7 +123,7 @@ impl Carried {
 /// Enters the span of a server's work on a slice.
 #[inline]
 pub(crate) fn work(is_sum: bool, key: u64, slice: u32, round: u64) -> Entered {
-    // A root span: the current span is the engine's and unrelated.
+    // A root span: the current span is the transport's and unrelated.
     listens(Level::TRACE).then(|| {
         let span = if is_sum {
             trace_span!(target: SERVER, parent: None, "sum", key, slice, round)

@@ -6,11 +6,15 @@ pub(crate) mod caches;
 pub(crate) mod spin;
 pub(crate) mod sync;
 
+#[cfg(feature = "dist")]
+use std::os::fd::RawFd;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Once, OnceLock};
 #[cfg(feature = "dist")]
 use std::thread::available_parallelism;
+#[cfg(feature = "dist")]
+use std::time::{Duration, Instant};
 
 /// Number of forks between the first process that used the library and this one.
 static GENERATION: AtomicU32 = AtomicU32::new(0);
@@ -48,6 +52,24 @@ pub(crate) fn watch_forks() {
             libc::pthread_atfork(None, None, Some(in_child))
         };
     });
+}
+
+/// Waits until a socket takes bytes, or has ended; false if neither happens in this time.
+#[cfg(feature = "dist")]
+pub(crate) fn is_writable_within(socket: RawFd, limit: Duration) -> bool {
+    let end = Instant::now() + limit;
+    loop {
+        let left = end.saturating_duration_since(Instant::now()).as_millis();
+        let left = libc::c_int::try_from(left).unwrap_or(libc::c_int::MAX);
+        let mut poll = libc::pollfd { fd: socket, events: libc::POLLOUT, revents: 0 };
+        // SAFETY: one structure, which lives until the call returns.
+        match unsafe { libc::poll(&raw mut poll, 1, left) } {
+            0 => return false,
+            count if count > 0 => return true,
+            _ if std::io::Error::last_os_error().kind() == std::io::ErrorKind::Interrupted => {}
+            _ => return false,
+        }
+    }
 }
 
 /// Number of processors of this process, as far as is known.
@@ -93,7 +115,7 @@ pub(crate) fn host_name() -> String {
 }
 
 /// An anonymous file that is freed with its last descriptor.
-#[cfg(feature = "dist")]
+#[cfg(all(feature = "dist", any(fuzzing, test)))]
 pub(crate) fn memory_file(content: &[u8]) -> std::io::Result<std::fs::File> {
     use std::io::Write;
     use std::os::fd::FromRawFd;

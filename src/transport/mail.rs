@@ -1,15 +1,17 @@
-//! Inbox for tests of the direct paths (shared memory and TCP), which bypass Zenoh.
+//! Inbox for tests of shared memory and TCP.
 
 use std::sync::{Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use super::Inbox;
 
-/// Events of an inbox in order: bytes from a peer, or the end of a peer.
+/// Events of an inbox in order: bytes from a peer, the end of a peer, or why there is no connection.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Heard {
     Bytes(String, Vec<u8>),
     Down(String),
+    Refused(String, String),
+    Rejected(String, String),
 }
 
 #[derive(Default)]
@@ -49,6 +51,14 @@ impl Inbox for Mail {
 
     fn down(&self, address: &str) {
         self.hear(Heard::Down(address.into()));
+    }
+
+    fn refused(&self, address: &str, reason: &str) {
+        self.hear(Heard::Refused(address.into(), reason.into()));
+    }
+
+    fn rejected(&self, _address: &str, who: &str, reason: &str) {
+        self.hear(Heard::Rejected(who.into(), reason.into()));
     }
 }
 

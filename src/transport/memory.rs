@@ -16,7 +16,7 @@ pub(crate) struct Exchange {
 struct Member {
     exchange: Arc<Exchange>,
     address: String,
-    /// The exchange holds only a weak reference, so that the inbox lives as long as the engine.
+    /// The exchange holds only a weak reference, so that the inbox lives as long as the transport.
     _inbox: Arc<dyn Inbox>,
 }
 
@@ -28,7 +28,7 @@ struct Wire {
 }
 
 impl Exchange {
-    /// Registers an inbox at an address, and returns its engine.
+    /// Registers an inbox at an address, and returns its transport.
     pub(crate) fn join(
         self: &Arc<Self>,
         address: &str,

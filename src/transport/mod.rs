@@ -1,17 +1,18 @@
 //! Carries bytes between processes, behind the traits `Transport` and `Sender`. Also called: network layer,
 //! transport layer, fabric.
 //!
-//! An engine may lose, duplicate, delay and reorder messages, and may report that an address is down.
+//! A transport may lose, duplicate, delay and reorder messages, and may report that an address is down.
 //! Acknowledgement, retransmission and ordering are the job of `kvstore_protocol`.
 //!
-//! Zenoh carries the messages that no direct path takes. Direct paths are shared memory (`shm`), between
-//! processes of one machine, and TCP connections of our own (`tcp`).
+//! Processes are connected by TCP (`tcp`), also inside TLS (`tls`). Between processes of one machine shared
+//! memory (`shm`) carries the bytes, and the connection only its offer, and its end.
 
 mod adaptive_wait;
 #[cfg(test)]
 mod mail;
 #[cfg(test)]
 mod memory;
+mod names;
 mod reader_end;
 mod resource_limits;
 mod send_buffer;
@@ -19,32 +20,27 @@ mod shm;
 mod tcp;
 #[cfg(test)]
 mod tests;
-mod zenoh;
+mod tls;
 
-use std::collections::hash_map::RandomState;
-use std::hash::{BuildHasher, Hasher};
 use std::net::IpAddr;
 use std::sync::Arc;
 
 #[cfg(test)]
 pub(crate) use memory::Exchange;
+pub(crate) use names::who_and_address;
 pub(crate) use resource_limits::check as check_room;
 pub(crate) use send_buffer::SendBuffer;
 use send_buffer::{SendBuffers, SendMemory};
-pub(crate) use zenoh::Zenoh;
-pub(crate) use zenoh::who_and_address;
+use tcp::TcpTransport;
 
 use crate::config::address::has_port;
 use crate::credentials::Credentials;
 use crate::error::Result;
 
-/// Size of a socket's send and receive buffers, in bytes; the system may grant less.
-const SOCKET_BYTES: usize = 4 << 20;
-
-/// Receives the events of an engine, on the engine's threads. No method may wait for the network.
+/// Receives the events of a transport, on the transport's threads. No method may wait for the network.
 pub(crate) trait Inbox: Send + Sync {
     /// `len` bytes arrived, in pieces. The callee reads them at once, up to the end of the iterator: then the
-    /// sender may reuse their memory. If the engine knows the sender's identity, it precedes the address in
+    /// sender may reuse their memory. If the transport knows the sender's identity, it precedes the address in
     /// `from`, as in `worker.3@`.
     fn arrived(&self, from: &str, len: usize, pieces: &mut dyn Iterator<Item = &[u8]>);
 
@@ -53,6 +49,9 @@ pub(crate) trait Inbox: Send + Sync {
 
     /// The peer rejected our credentials, or we rejected its.
     fn refused(&self, _address: &str, _reason: &str) {}
+
+    /// The process `who` at an IP address was not admitted.
+    fn rejected(&self, _address: &str, _who: &str, _reason: &str) {}
 }
 
 /// Carries bytes to other processes.
@@ -118,12 +117,12 @@ pub(crate) struct TransportConfig {
     /// The address of the scheduler, as this process knows it. Other processes may write it differently.
     pub(crate) root: Arc<str>,
     pub(crate) is_scheduler: bool,
-    /// Lease of a link in milliseconds: a link that receives nothing for this long is closed.
+    /// Maximum time in milliseconds for which a peer takes no bytes; then its connection ends.
     pub(crate) lease_ms: u64,
     /// Whether processes of one machine exchange bytes through shared memory.
     pub(crate) shm: bool,
-    /// Maximum number of sessions at a time.
-    pub(crate) most_sessions: u64,
+    /// Maximum number of connections at a time.
+    pub(crate) most_connections: u64,
     /// Credentials that this process presents, and by which it checks its peers, if any.
     pub(crate) credentials: Option<Arc<Credentials>>,
 }
@@ -144,22 +143,9 @@ impl TransportConfig {
             DialPolicy::Everybody => has_port(address),
         }
     }
-
-    fn protocol(&self) -> &'static str {
-        let tls = self.credentials.as_ref().is_some_and(|credentials| credentials.tls.is_some());
-        if tls { "tls" } else { "tcp" }
-    }
 }
 
-/// Name of a process that does not listen: its host, its process id, and a random number.
-fn name_of_this_process() -> String {
-    let host = crate::sys::host_name();
-    // Each `RandomState` has new random keys.
-    let chance = RandomState::new().build_hasher().finish() >> 32;
-    format!("{host}.{}.{chance:08x}", std::process::id())
-}
-
-/// Opens the engine of the distributed stores.
+/// Opens the transport of the distributed stores.
 pub(crate) fn open(place: &TransportConfig, inbox: &Arc<dyn Inbox>) -> Result<Arc<dyn Transport>> {
-    Ok(Arc::new(Zenoh::open(place, inbox)?))
+    Ok(Arc::new(TcpTransport::open(place, inbox)?))
 }

@@ -1,4 +1,4 @@
-//! End signal for the reader threads of the direct paths (shared memory and TCP).
+//! End signal for the threads that read shared memory.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -28,10 +28,6 @@ impl ReaderEnd {
 
     pub(super) fn is_to(&self, end: EndMode) -> bool {
         self.0.load(Ordering::SeqCst) >= end as u8
-    }
-
-    pub(super) fn is_over(&self) -> bool {
-        self.0.load(Ordering::SeqCst) == OVER
     }
 
     /// Marks the thread as ended; true if it must report the sender as down.

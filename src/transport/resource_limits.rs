@@ -1,4 +1,4 @@
-//! Checks, before a process joins a job, that it may open enough files and start enough threads. The engine
+//! Checks, before a process joins a job, that it may open enough files and start enough threads. A job
 //! meets these limits later, where it can only drop connections.
 
 use std::fs;
@@ -8,13 +8,13 @@ use std::thread::Builder;
 use crate::error::{Result, fail};
 use crate::sys;
 
-/// Files of the engine in any job: 20 measured; the paths for values and for observers add some.
-const FILES: u64 = 32;
-/// Files for each peer: a socket for each direction, and the shared-memory rings or a TCP connection.
+/// Files in any job: those of the event loops, the port, and connections of observers.
+const FILES: u64 = 24;
+/// Files for each peer: its connection, another while one of them ends, and two rings of shared memory.
 const FILES_EACH: u64 = 4;
-/// Threads of the engine in any job: 12 measured.
-const THREADS: u64 = 16;
-/// Threads for each peer: one sender, one receiver.
+/// Threads in any job beside those that read from connections: timer, port, and spare ones.
+const THREADS: u64 = 6;
+/// Threads for each peer: one that sends while the peer takes no more, and one for its ring.
 const THREADS_EACH: u64 = 2;
 /// Stack size of a thread that only proves that it can be started, in bytes.
 const STACK: usize = 16 << 10;
@@ -23,7 +23,8 @@ const STACK: usize = 16 << 10;
 pub(crate) fn check(peers: u32, about: &str) -> Result<()> {
     let peers = u64::from(peers);
     files(FILES + FILES_EACH * peers, about)?;
-    threads(THREADS + THREADS_EACH * peers, about)
+    let readers = sys::processors() as u64;
+    threads(THREADS + readers + THREADS_EACH * peers, about)
 }
 
 fn files(needed: u64, about: &str) -> Result<()> {

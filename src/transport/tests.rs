@@ -1,4 +1,4 @@
-//! Requirements on every engine, tested on the real one over the loopback interface.
+//! Requirements on every transport, tested on the real one over the loopback interface.
 
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ pub(super) fn place(listen: Option<&str>, calls: DialPolicy) -> TransportConfig 
         is_scheduler: false,
         lease_ms: 10_000,
         shm: true,
-        most_sessions: 10,
+        most_connections: 10,
         credentials: None,
     }
 }

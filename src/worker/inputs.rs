@@ -1,6 +1,6 @@
 //! Values of a call: their memory is allocated before the call begins; each is lent, summed or encoded when
 //! it is sent.
-#![allow(unsafe_code, reason = "plain values are lent to the engine as they are")]
+#![allow(unsafe_code, reason = "plain values are lent to the transport as they are")]
 
 use std::ops::Range;
 use std::sync::Arc;

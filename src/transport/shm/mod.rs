@@ -1,5 +1,5 @@
-//! Shared-memory transport between two processes of one machine, which map the same memory. Zenoh carries
-//! only the offer of that memory. Also called: shared-memory ring buffer, intra-node transport.
+//! Shared-memory transport between two processes of one machine, which map the same memory. A
+//! connection carries only the offer of that memory. Also called: shared-memory ring buffer, intra-node transport.
 //!
 //! The sender owns a [`segment::Segment`] for each receiver and uses it as a ring, with a queue of the
 //! positions of its pieces. The receiver has a thread for each ring, publishes how far it has read, and

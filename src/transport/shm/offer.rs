@@ -1,4 +1,4 @@
-//! The offer sent over Zenoh: which segment the receiver is to read.
+//! The offer of a segment: which one the receiver is to read.
 
 use super::segment::SegmentToken;
 

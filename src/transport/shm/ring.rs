@@ -16,7 +16,7 @@ const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// Memory of a sender, read by a thread until it is signalled to end.
 pub(super) struct Ring {
     segment: Segment,
-    /// Address of the sender, as Zenoh reports it.
+    /// The sender, as in [`Inbox::arrived`].
     from: String,
     ending: ReaderEnd,
 }

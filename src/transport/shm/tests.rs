@@ -8,7 +8,7 @@ use super::{SegmentOffer, ShmReceivers, ShmSender};
 use crate::transport::Inbox;
 use crate::transport::mail::{Heard, Mail, content, wait_for};
 
-/// Reports the end of a process, as the engine does.
+/// Reports the end of a process, as the transport does.
 fn forget(mail: &Mail, inlets: &ShmReceivers, address: &str) {
     if !inlets.forget(address) {
         mail.down(address);

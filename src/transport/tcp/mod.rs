@@ -1,39 +1,93 @@
-//! TCP transport between machines, which bypasses Zenoh: connections of our own, one for each direction.
-//! Zenoh carries only the offer of a port, and reports which peers live and which have ended. Also called:
-//! direct connections, data plane over TCP.
+//! TCP connections between processes, also inside TLS. Also called: sockets, network transport.
 //!
-//! A process that listens offers its port to the peers that have dialed it, with a token for one of them
-//! alone. A peer that takes the offer makes two connections and shows the token on each. The sending threads
-//! write there, and one thread for each peer reads. Without such a connection Zenoh carries the bytes.
+//! A process has one connection with each peer, for both directions. Workers dial the scheduler and the
+//! servers, servers dial the scheduler; the scheduler and the servers listen on one port each. A connection
+//! begins with a greeting ([`admission`]), and carries messages behind it ([`framing`]). Sending threads write
+//! to it, and a few threads read from all of them ([`io_threads`]). Its end is the end of the peer.
 
-mod handshake;
-mod listener;
-mod offer;
+mod accept;
+mod admission;
+mod connection;
+mod dial;
+mod endpoint;
+mod framing;
+mod greeting;
+mod io_threads;
+mod layer;
 mod peers;
-mod receiver;
 mod sender;
+mod strangers;
 #[cfg(test)]
 mod tests;
 
-pub(super) use offer::PortOffer;
-pub(super) use peers::TcpTransport;
-pub(super) use sender::TcpSender;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::sync::Arc;
 
-use crate::log::{Level, log};
+use super::names::{name_of_this_process, with_identity};
+use super::{Inbox, SendBuffers, Sender, Transport, TransportConfig};
+use crate::config::address::has_port;
+use crate::error::{Result, fail};
+use crate::sys::sync::Mutex;
+use accept::{Acceptor, Port};
+use endpoint::Endpoint;
+use sender::PeerSender;
 
-/// Maximum length of a buffer, in bytes; each is preceded by its length, and Zenoh carries larger ones.
-const MOST_BYTES: usize = 8 << 20;
-const LENGTH: usize = 4;
+pub(super) struct TcpTransport {
+    endpoint: Arc<Endpoint>,
+    acceptor: Mutex<Option<Acceptor>>,
+    buffers: Arc<SendBuffers>,
+}
 
-/// Maximum number of peers, each of which has a thread; Zenoh carries the bytes of further ones.
-const MOST_PEERS: usize = 1_024;
-
-/// Starts a thread; without one, Zenoh carries the bytes.
-fn spawn(work: impl FnOnce() + Send + 'static) -> bool {
-    let thread = std::thread::Builder::new().name("kvstore-stream".into());
-    let started = crate::pool::without_signals(|| thread.spawn(work));
-    if let Err(error) = &started {
-        log(Level::Warn, || format!("cannot start a thread for a connection: {error}"));
+impl TcpTransport {
+    pub(super) fn open(place: &TransportConfig, inbox: &Arc<dyn Inbox>) -> Result<Self> {
+        let Some(listen) = &place.listen else {
+            let name = name_of_this_process();
+            let who = place.credentials.as_ref().map(|credentials| credentials.identity);
+            let address = with_identity(who, &name).into();
+            let endpoint = Arc::new(Endpoint::new(place, address, name, inbox));
+            return Ok(Self { endpoint, acceptor: Mutex::new(None), buffers: Arc::default() });
+        };
+        let Port { socket, at } = bind(listen)?;
+        let address: Arc<str> = match place.advertised {
+            _ if place.is_scheduler => Arc::clone(&place.root),
+            Some(ip) => SocketAddr::new(ip, at.port()).to_string().into(),
+            None => at.to_string().into(),
+        };
+        let name = String::from(&*address);
+        let endpoint = Arc::new(Endpoint::new(place, address, name, inbox));
+        let acceptor = Acceptor::start(socket, &endpoint)?;
+        Ok(Self { endpoint, acceptor: Mutex::new(Some(acceptor)), buffers: Arc::default() })
     }
-    started.is_ok()
+}
+
+fn bind(listen: &str) -> Result<Port> {
+    let name = |error: &dyn std::fmt::Display| fail!(Network, "cannot listen at {listen}: {error}");
+    if !has_port(listen) {
+        return Err(name(&"an address is a host and a port, such as 127.0.0.1:9091"));
+    }
+    let addresses: Vec<_> = listen.to_socket_addrs().map_err(|error| name(&error))?.collect();
+    Port::bind(listen, &addresses)
+}
+
+impl Transport for TcpTransport {
+    fn address(&self) -> &str {
+        &self.endpoint.address
+    }
+
+    fn line(&self, to: &str) -> Box<dyn Sender> {
+        Box::new(PeerSender::new(to, &self.endpoint, &self.buffers))
+    }
+
+    fn close(&self) {
+        if let Some(mut acceptor) = self.acceptor.lock().take() {
+            acceptor.close();
+        }
+        self.endpoint.close();
+    }
+}
+
+impl Drop for TcpTransport {
+    fn drop(&mut self) {
+        self.close();
+    }
 }

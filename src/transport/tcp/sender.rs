@@ -1,117 +1,200 @@
-//! Sender side of a connection.
+//! Sender to one address: connects when it is first used, and selects shared memory or the connection.
 
-use std::io::{self, IoSlice};
-use std::net::TcpStream;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use bytes::Bytes;
-use smallvec::SmallVec;
-use socket2::SockRef;
+use super::connection::Connection;
+use super::dial::{DialError, dial};
+use super::endpoint::Endpoint;
+use super::framing::MessageKind;
+use crate::log::{Level, log};
+use crate::transport::shm::ShmSender;
+use crate::transport::{SendBuffer, SendBuffers, SendMemory, SendMode, Sender};
 
-use super::{LENGTH, MOST_BYTES};
+/// Pause between two attempts to connect: the first, and the longest.
+const AGAIN: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(250));
+/// Maximum time of an attempt: of the first, and of any.
+const ATTEMPT: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(16));
 
-/// A write to a broken connection must not end the process by SIGPIPE.
-const QUIET: i32 = libc::MSG_NOSIGNAL;
-const AT_ONCE: i32 = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
-
-/// A connection that only this side writes to.
-pub(in crate::transport) struct TcpSender {
-    /// Shared with `Streams`, which ends the connection.
-    socket: Arc<TcpStream>,
-    /// The end of a buffer that the socket did not take at once, and how much of it was sent since.
-    rest: Vec<u8>,
-    sent: usize,
+pub(super) struct PeerSender {
+    to: Arc<str>,
+    endpoint: Arc<Endpoint>,
+    /// None if the peer connects to this process.
+    attempts: Option<Attempts>,
+    connection: Option<Arc<Connection>>,
+    buffers: Arc<SendBuffers>,
+    /// Whether the peer may share memory with this process.
+    shares: bool,
+    /// Ring that such a peer reads.
+    outlet: Option<ShmSender>,
 }
 
-impl TcpSender {
-    pub(super) fn new(socket: Arc<TcpStream>) -> Self {
-        Self { socket, rest: Vec::new(), sent: 0 }
+/// Attempts to connect.
+struct Attempts {
+    /// When the next one is due.
+    next: Instant,
+    pause: Duration,
+    limit: Duration,
+    /// The last attempt failed because one process refuses the other.
+    was_refused: bool,
+}
+
+impl Attempts {
+    fn new() -> Self {
+        let (pause, limit) = (AGAIN.0, ATTEMPT.0);
+        Self { next: Instant::now(), pause, limit, was_refused: false }
     }
 
-    pub(super) fn is_on(&self, socket: &Arc<TcpStream>) -> bool {
-        Arc::ptr_eq(&self.socket, socket)
-    }
-
-    /// Whether a buffer of this length is small enough for the connection.
-    pub(in crate::transport) fn takes(len: usize) -> bool {
-        len <= MOST_BYTES
-    }
-
-    /// Whether the end of a buffer is still unsent.
-    pub(in crate::transport) fn owes(&self) -> bool {
-        self.sent < self.rest.len()
-    }
-
-    /// Sends bytes with scatter/gather: each lent slice follows its number of own bytes. Without `may_wait`,
-    /// bytes that the socket does not take at once are kept. After an error the connection is unusable.
-    pub(in crate::transport) fn send(
-        &mut self,
-        own: &[u8],
-        lent: &[(usize, Bytes)],
-        may_wait: bool,
-    ) -> io::Result<()> {
-        self.settle(may_wait)?;
-        let len = own.len() + lent.iter().map(|(_, lent)| lent.len()).sum::<usize>();
-        let length = u32::try_from(len).map_err(io::Error::other)?.to_le_bytes();
-        let mut slices = SmallVec::<[IoSlice<'_>; 8]>::new();
-        slices.push(IoSlice::new(&length));
-        let mut taken = 0;
-        for (at, lent) in lent {
-            slices.extend([IoSlice::new(&own[taken..*at]), IoSlice::new(lent)]);
-            taken = *at;
+    /// Counts a failure. A reason to report: refused twice, as a single failure may be the start, or the end,
+    /// of a process.
+    fn fail(&mut self, error: DialError, began: Instant) -> Option<String> {
+        self.next = Instant::now() + self.pause;
+        self.pause = (self.pause * 2).min(AGAIN.1);
+        if began.elapsed() >= self.limit {
+            self.limit = (self.limit * 2).min(ATTEMPT.1);
         }
-        slices.push(IoSlice::new(&own[taken..]));
-        if self.owes() {
-            self.keep(&slices);
-            return Ok(());
-        }
-        let (mut left, mut slices) = (LENGTH + len, &mut slices[..]);
-        while left > 0 {
-            let Some(count) = self.write(slices, may_wait)? else {
-                self.keep(slices);
-                return Ok(());
-            };
-            IoSlice::advance_slices(&mut slices, count);
-            left -= count;
-        }
-        Ok(())
-    }
-
-    /// Sends the owed bytes; without `may_wait`, only as many as the socket takes.
-    pub(in crate::transport) fn settle(&mut self, may_wait: bool) -> io::Result<()> {
-        while self.owes() {
-            let Some(count) = self.write(&[IoSlice::new(&self.rest[self.sent..])], may_wait)?
-            else {
-                return Ok(());
-            };
-            self.sent += count;
-        }
-        self.rest.clear();
-        self.sent = 0;
-        Ok(())
-    }
-
-    fn keep(&mut self, slices: &[IoSlice<'_>]) {
-        self.rest.drain(..self.sent);
-        self.sent = 0;
-        slices.iter().for_each(|slice| self.rest.extend_from_slice(slice));
-    }
-
-    /// Number of bytes taken; None if the socket is full now. A wait ends with the socket's write timeout.
-    fn write(&self, slices: &[IoSlice<'_>], may_wait: bool) -> io::Result<Option<usize>> {
-        // Maximum number of slices of one call (IOV_MAX).
-        let slices = &slices[..slices.len().min(1_024)];
-        loop {
-            let flags = if may_wait { QUIET } else { AT_ONCE };
-            match SockRef::from(&*self.socket).send_vectored_with_flags(slices, flags) {
-                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-                Ok(count) => return Ok(Some(count)),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock && !may_wait => {
-                    return Ok(None);
-                }
-                Err(error) => return Err(error),
+        match error {
+            DialError::Refused(reason) => {
+                std::mem::replace(&mut self.was_refused, true).then_some(reason)
             }
+            DialError::Failed(_) => None,
+        }
+    }
+}
+
+impl PeerSender {
+    /// A sender that is not connected yet.
+    pub(super) fn new(to: &str, endpoint: &Arc<Endpoint>, buffers: &Arc<SendBuffers>) -> Self {
+        let place = &endpoint.place;
+        Self {
+            to: to.into(),
+            endpoint: Arc::clone(endpoint),
+            attempts: place.calls(to).then(Attempts::new),
+            connection: None,
+            buffers: Arc::clone(buffers),
+            // Connections with the scheduler carry few bytes, and every process has one.
+            shares: place.shm && !place.is_scheduler && !endpoint.is_root(to),
+            outlet: None,
+        }
+    }
+
+    /// The connection, made now if need be and possible.
+    fn connected(&mut self) -> Option<Arc<Connection>> {
+        if let Some(connection) = self.open_connection() {
+            return Some(connection);
+        }
+        (self.connection, self.outlet) = (None, None);
+        let connection = self.endpoint.incoming.peers.find(&self.to).or_else(|| self.dial())?;
+        self.connection = Some(Arc::clone(&connection));
+        if self.shares {
+            self.offer(&connection);
+        }
+        Some(connection)
+    }
+
+    fn open_connection(&self) -> Option<Arc<Connection>> {
+        self.connection.as_ref().filter(|connection| connection.is_open()).cloned()
+    }
+
+    fn dial(&mut self) -> Option<Arc<Connection>> {
+        let attempts = self.attempts.as_mut().filter(|it| it.next <= Instant::now())?;
+        let began = Instant::now();
+        match dial(&self.endpoint, &self.to, attempts.limit) {
+            Ok(connection) => {
+                *attempts = Attempts::new();
+                connection
+            }
+            Err(error) => {
+                if let DialError::Failed(error) = &error {
+                    log(Level::Debug, || format!("no connection to {}: {error}", self.to));
+                }
+                if let Some(reason) = attempts.fail(error, began) {
+                    self.endpoint.incoming.inbox.refused(&self.to, &reason);
+                }
+                None
+            }
+        }
+    }
+
+    /// Offers the peer a ring of this process.
+    fn offer(&mut self, connection: &Connection) {
+        match ShmSender::new() {
+            Ok(outlet) => {
+                let offer = outlet.offer().encode();
+                let sent = connection.send(MessageKind::Segment, &offer, &[], false);
+                self.outlet = sent.is_ok().then_some(outlet);
+            }
+            Err(error) => log(Level::Debug, || format!("no memory to share: {error}")),
+        }
+    }
+
+    /// Ends a connection after an error.
+    fn check(&mut self, connection: &Connection, sent: std::io::Result<()>) {
+        if let Err(error) = sent {
+            log(Level::Debug, || format!("a connection to {} ended: {error}", self.to));
+            connection.end();
+            (self.connection, self.outlet) = (None, None);
+        }
+    }
+}
+
+impl Sender for PeerSender {
+    fn is_ready(&self) -> bool {
+        // Without a connection, nothing is sent to a peer that connects to this process.
+        match self.open_connection() {
+            Some(connection) => !connection.owes(),
+            None => self.attempts.is_none(),
+        }
+    }
+
+    fn room_for(&mut self, len: usize) -> SendMode {
+        if self.outlet.as_mut().is_some_and(|outlet| outlet.has_room(len)) {
+            SendMode::Memory
+        } else {
+            SendMode::System
+        }
+    }
+
+    fn parcel(&mut self, room: usize, lent: usize) -> SendBuffer {
+        let is_open = self.connection.as_ref().is_some_and(|connection| connection.is_open());
+        if !is_open || self.outlet.as_ref().is_some_and(ShmSender::is_declined) {
+            self.outlet = None;
+        }
+        let claim = self.outlet.as_mut().and_then(|outlet| outlet.claim(room));
+        claim.map_or_else(|| self.buffers.take(room - lent), SendBuffer::shared)
+    }
+
+    fn send(&mut self, parcel: SendBuffer, may_wait: bool) {
+        let len = parcel.len();
+        match parcel.memory {
+            SendMemory::Shared(claim) => {
+                if let Some(outlet) = &mut self.outlet {
+                    outlet.publish(&claim, len);
+                }
+            }
+            SendMemory::Own(own) => {
+                let Some(connection) = self.connected() else { return };
+                let mut sent = Ok(());
+                if let Some(offer) = self.outlet.as_mut().and_then(ShmSender::renewed) {
+                    sent = connection.send(MessageKind::Segment, &offer.encode(), &[], may_wait);
+                }
+                let own = own.cut(len);
+                let sent = sent.and_then(|()| {
+                    connection.send(MessageKind::Frames, own.as_ref(), &parcel.lent, may_wait)
+                });
+                self.check(&connection, sent);
+            }
+        }
+    }
+
+    fn owes(&self) -> bool {
+        self.open_connection().is_some_and(|connection| connection.owes())
+    }
+
+    fn settle(&mut self) {
+        if let Some(connection) = self.open_connection() {
+            let settled = connection.settle(true);
+            self.check(&connection, settled);
         }
     }
 }

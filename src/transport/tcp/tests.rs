@@ -1,52 +1,74 @@
 //! Both ends of connections in one process, on the loopback interface.
 
 use std::io::{Read, Write};
-use std::net::{IpAddr, Ipv4Addr, TcpStream};
+use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
-
-use super::handshake::{Handshake, SendSide};
-use super::{MOST_BYTES, MOST_PEERS, PortOffer, TcpSender, TcpTransport};
-use crate::credentials::Credentials;
+use super::TcpTransport;
+use super::admission::CallerGreeting;
+use super::framing::{MOST_BYTES, MessageKind, head};
+use super::greeting::{ANSWER, take};
+use crate::credentials::{CredentialKind, Credentials};
 use crate::transport::mail::{Heard, Mail, content, wait_for};
-use crate::transport::{DialPolicy, Inbox, TransportConfig, tests};
+use crate::transport::{DialPolicy, Inbox, Sender, Transport, TransportConfig, tests};
 
-const HOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
-const WORKER: &str = "worker";
-
-fn place() -> TransportConfig {
-    TransportConfig { lease_ms: 1_000, ..tests::place(None, DialPolicy::Everybody) }
+fn place(listen: Option<&str>) -> TransportConfig {
+    let calls = if listen.is_some() { DialPolicy::Nobody } else { DialPolicy::Everybody };
+    let place = tests::place(listen, calls);
+    TransportConfig { lease_ms: 1_000, shm: false, most_connections: 100, ..place }
 }
 
-/// A server and a worker, connected in both directions.
+fn with_token(place: TransportConfig, identity: &str, secret: &str) -> TransportConfig {
+    let credentials = Some(Arc::new(Credentials::of_token(identity, secret)));
+    TransportConfig { credentials, ..place }
+}
+
+fn open(place: &TransportConfig) -> (TcpTransport, Arc<Mail>) {
+    let mail = Arc::new(Mail::default());
+    let inbox = Arc::clone(&mail) as Arc<dyn Inbox>;
+    (TcpTransport::open(place, &inbox).unwrap(), mail)
+}
+
+fn listener() -> (TcpTransport, Arc<Mail>) {
+    open(&place(Some("127.0.0.1:0")))
+}
+
+/// Sends bytes, and more that are lent, each behind its number of own bytes.
+fn send(line: &mut dyn Sender, own: &[u8], lent: &[(usize, Vec<u8>)], may_wait: bool) {
+    let borrowed = lent.iter().map(|(_, lent)| lent.len()).sum::<usize>();
+    let mut parcel = line.parcel(own.len() + borrowed, borrowed);
+    let mut taken = 0;
+    for (at, lent) in lent {
+        parcel.copy(&own[taken..*at]);
+        parcel.lend(lent.clone().into());
+        taken = *at;
+    }
+    parcel.copy(&own[taken..]);
+    line.send(parcel, may_wait);
+}
+
+/// A server and a worker that is connected to it.
 struct Pair {
-    server: Arc<TcpTransport>,
-    worker: Arc<TcpTransport>,
+    server: TcpTransport,
+    worker: TcpTransport,
     at_server: Arc<Mail>,
     at_worker: Arc<Mail>,
-    /// Address of the server, as the worker knows it.
-    name: String,
+    forth: Box<dyn Sender>,
+    back: Box<dyn Sender>,
 }
 
 impl Pair {
-    fn strangers() -> Self {
-        let (at_server, at_worker) = (Arc::new(Mail::default()), Arc::new(Mail::default()));
-        let inbox = |mail: &Arc<Mail>| Arc::clone(mail) as Arc<dyn Inbox>;
-        let server = TcpTransport::open(&place(), Some(HOST), &inbox(&at_server)).unwrap();
-        let worker = TcpTransport::open(&place(), None, &inbox(&at_worker)).unwrap();
-        // The port would be Zenoh's, which takes no part in these tests.
-        Self { server, worker, at_server, at_worker, name: format!("{HOST}:9") }
-    }
-
-    fn connected() -> (Self, TcpSender, TcpSender) {
-        let pair = Self::strangers();
-        let offer = pair.server.offer_to(WORKER).unwrap();
-        pair.worker.take(&pair.name, PortOffer::decode(&offer.encode()).unwrap());
-        let forth = wait_for(|| pair.worker.outlet(&pair.name));
-        let back = wait_for(|| pair.server.outlet(WORKER));
-        (pair, forth, back)
+    fn connected() -> Self {
+        let ((server, at_server), (worker, at_worker)) = (listener(), open(&place(None)));
+        let mut forth = worker.line(server.address());
+        let back = server.line(worker.address());
+        assert!(!forth.is_ready() && back.is_ready());
+        send(&mut *forth, b"hello", &[], true);
+        at_server.wait(1);
+        at_server.heard.lock().unwrap().clear();
+        assert!(forth.is_ready());
+        Self { server, worker, at_server, at_worker, forth, back }
     }
 }
 
@@ -56,21 +78,21 @@ fn from(name: &str, bytes: Vec<u8>) -> Heard {
 
 #[test]
 fn what_is_written_on_one_side_is_read_on_the_other_in_its_order() {
-    let (pair, mut forth, mut back) = Pair::connected();
+    let mut pair = Pair::connected();
     let size = |number: usize| match number % 4 {
         0 => number % 40,
         1 => 60_000 + number * 31 % 12_000,
         _ => number * 7_919 % 700_000,
     };
-    for (outlet, mail, name) in
-        [(&mut forth, &pair.at_server, WORKER), (&mut back, &pair.at_worker, &*pair.name)]
-    {
+    for (line, mail, name) in [
+        (&mut pair.forth, &pair.at_server, pair.worker.address()),
+        (&mut pair.back, &pair.at_worker, pair.server.address()),
+    ] {
         for number in 0..200 {
-            outlet.send(&content(number, size(number)), &[], true).unwrap();
+            send(&mut **line, &content(number, size(number)), &[], true);
         }
-        let largest = content(7, MOST_BYTES);
-        assert!(TcpSender::takes(largest.len()) && !TcpSender::takes(largest.len() + 1));
-        outlet.send(&largest, &[], true).unwrap();
+        let largest = content(7, 40_000_000);
+        send(&mut **line, &largest, &[], true);
         let heard = mail.wait(201);
         let sent = (0..200).map(|number| content(number, size(number))).chain([largest]);
         assert!(heard.into_iter().eq(sent.map(|bytes| from(name, bytes))));
@@ -79,210 +101,255 @@ fn what_is_written_on_one_side_is_read_on_the_other_in_its_order() {
 
 #[test]
 fn what_is_lent_stands_where_it_was_put() {
-    let (pair, mut forth, _back) = Pair::connected();
+    let mut pair = Pair::connected();
     let own = content(1, 1_000);
     // More slices than the system takes in one call.
-    let lent: Vec<(usize, Bytes)> =
-        (0..800).map(|at| (at, content(at, 1 + at * 3).into())).collect();
+    let lent: Vec<(usize, Vec<u8>)> = (0..800).map(|at| (at, content(at, 1 + at * 3))).collect();
     let parts = lent.iter().flat_map(|(at, bytes)| [&bytes[..], &own[*at..=*at]]);
     let expected = [parts.collect::<Vec<_>>().concat(), own[800..].to_vec()].concat();
-    forth.send(&own, &lent, true).unwrap();
-    forth.send(&[], &[], true).unwrap();
-    assert!(pair.at_server.wait(2) == [from(WORKER, expected), from(WORKER, Vec::new())]);
+    send(&mut *pair.forth, &own, &lent, true);
+    send(&mut *pair.forth, &[], &[], true);
+    let name = pair.worker.address();
+    assert!(pair.at_server.wait(2) == [from(name, expected), from(name, Vec::new())]);
 }
 
 #[test]
 fn what_may_not_wait_is_owed_and_comes_in_its_order() {
-    let (pair, mut forth, _back) = Pair::connected();
+    let mut pair = Pair::connected();
     let closed = pair.at_server.gate.lock().unwrap();
     let mut sent = 0;
-    while !forth.owes() {
-        assert!(sent < 1_000, "the system takes 250 MB that nobody reads");
-        forth.send(&content(sent, 250_000), &[], false).unwrap();
+    while !pair.forth.owes() {
+        assert!(sent < 1_000, "the system takes 250 MB that no process reads");
+        send(&mut *pair.forth, &content(sent, 250_000), &[], false);
         sent += 1;
     }
     // Queued behind the owed bytes, although the socket would take them.
     for number in 0..3 {
-        forth.send(&[number], &[(1, vec![9; 5].into())], false).unwrap();
+        send(&mut *pair.forth, &[number], &[(1, vec![9; 5])], false);
     }
+    assert!(!pair.forth.is_ready());
     drop(closed);
-    while forth.owes() {
-        forth.settle(true).unwrap();
+    while pair.forth.owes() {
+        pair.forth.settle();
     }
-    let heard = pair.at_server.wait(sent + 3);
+    let (name, heard) = (pair.worker.address(), pair.at_server.wait(sent + 3));
     let large = (0..sent).map(|number| content(number, 250_000));
     let small = (0..3).map(|number| vec![number, 9, 9, 9, 9, 9]);
-    assert!(heard.into_iter().eq(large.chain(small).map(|bytes| from(WORKER, bytes))));
+    assert!(heard.into_iter().eq(large.chain(small).map(|bytes| from(name, bytes))));
 }
 
 #[test]
-fn waiting_for_whoever_reads_nothing_ends() {
-    let (pair, mut forth, _back) = Pair::connected();
+fn a_peer_that_reads_nothing_is_not_waited_for_longer_than_allowed() {
+    let mut pair = Pair::connected();
     let closed = pair.at_server.gate.lock().unwrap();
     let begin = Instant::now();
-    let error = (0..1_000).find_map(|_| forth.send(&content(0, 250_000), &[], true).err());
-    assert_eq!(error.unwrap().kind(), std::io::ErrorKind::WouldBlock);
-    assert!(begin.elapsed() < Duration::from_secs(15), "one second is allowed");
-    // No sender writes there any more, and another connection may be made.
-    pair.worker.give_up(&pair.name, &forth);
-    drop((closed, forth));
-    assert!(pair.worker.outlet(&pair.name).is_none());
-}
-
-#[test]
-fn an_end_is_heard_behind_what_was_sent_before() {
-    let (pair, mut forth, _back) = Pair::connected();
-    let closed = pair.at_server.gate.lock().unwrap();
-    for number in 0..20 {
-        forth.send(&[number; 1_000], &[], true).unwrap();
+    while pair.forth.is_ready() {
+        assert!(begin.elapsed() < Duration::from_secs(15), "one second is allowed");
+        send(&mut *pair.forth, &content(0, 250_000), &[], true);
     }
-    assert!(pair.server.forget(WORKER) && !pair.server.forget("stranger"));
     drop(closed);
-    let sent = (0..20).map(|number| from(WORKER, vec![number; 1_000]));
-    let end = Heard::Down(WORKER.into());
-    assert!(pair.at_server.wait(21).into_iter().eq(sent.chain([end])));
-    assert!(!pair.server.forget(WORKER), "it is told once");
-    let error = wait_for(|| forth.send(&[1], &[], true).err());
-    assert_ne!(error.kind(), std::io::ErrorKind::WouldBlock);
+    // The end of the connection is the end of the peer, on both sides.
+    wait_for(|| pair.at_worker.heard.lock().unwrap().last().cloned());
+    assert_eq!(pair.at_worker.wait(1), [Heard::Down(pair.server.address().into())]);
+    let end = Heard::Down(pair.worker.address().into());
+    wait_for(|| pair.at_server.heard.lock().unwrap().contains(&end).then_some(()));
 }
 
 #[test]
-fn the_last_words_of_whoever_closes_come() {
-    let (pair, mut forth, _back) = Pair::connected();
-    forth.send(&content(5, 300_000), &[], true).unwrap();
-    pair.worker.close();
-    drop(forth);
-    assert!(pair.at_server.wait(1) == [from(WORKER, content(5, 300_000))]);
-    assert!(pair.worker.outlet(&pair.name).is_none());
-    // Zenoh reports the end of a peer; a reader that has read to the end before reports nothing.
-    if pair.server.forget(WORKER) {
-        assert_eq!(pair.at_server.wait(2)[1], Heard::Down(WORKER.into()));
+fn the_last_words_of_a_process_come_before_its_end() {
+    let mut pair = Pair::connected();
+    let closed = pair.at_server.gate.lock().unwrap();
+    // In the other direction there are bytes that the worker does not read.
+    let not_read = pair.at_worker.gate.lock().unwrap();
+    for number in 0..20 {
+        send(&mut *pair.forth, &[number; 1_000], &[], true);
+        send(&mut *pair.back, &content(3, 1_000), &[], true);
     }
-}
-
-#[test]
-fn nobody_gets_in_without_a_token_that_was_offered() {
-    let pair = Pair::strangers();
-    let offer = pair.server.offer_to(WORKER).unwrap();
-    let knock = |first: &[u8]| {
-        let mut socket = TcpStream::connect((HOST, offer.port)).unwrap();
-        socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-        // The listener may have closed the socket before all was written.
-        let _ = socket.write_all(first);
-        let mut answer = [0];
-        socket.read(&mut answer).is_ok_and(|count| count == 1)
-    };
-    let mut wrong = offer.token;
-    wrong[15] ^= 1;
-    let greeting = |token: &[u8], writer: u8| [token, &[writer], &[0; 32]].concat();
-    for first in [
-        greeting(&wrong, 1),
-        greeting(&wrong, 2),
-        greeting(&offer.token, 3),
-        greeting(&offer.token, 0),
-        // No more bytes follow: the listener closes the connection after a timeout.
-        offer.token[..7].to_vec(),
-        Vec::new(),
-    ] {
-        assert!(!knock(&first), "{first:?}");
-    }
-    assert!(pair.server.outlet(WORKER).is_none());
-    // A recorded handshake is useless: each one is accepted once.
-    assert!(knock(&greeting(&offer.token, 1)) && !knock(&greeting(&offer.token, 1)));
-    pair.server.forget(WORKER);
-    assert!(!knock(&greeting(&offer.token, 2)), "it has gone");
-}
-
-#[test]
-fn with_a_token_of_the_job_an_offer_is_for_one_identity() {
-    let (at_server, at_worker) = (Arc::new(Mail::default()), Arc::new(Mail::default()));
-    let with =
-        |credentials| TransportConfig { credentials: Some(Arc::new(credentials)), ..place() };
-    let server = with(Credentials::of_token("server.0", "a secret of the job"));
-    let server = TcpTransport::open(&server, Some(HOST), &(at_server as Arc<dyn Inbox>)).unwrap();
-    for (secret, is_let_in) in [("another secret of a job", false), ("a secret of the job", true)] {
-        let worker = with(Credentials::of_token("worker.1", secret));
-        let inbox = Arc::clone(&at_worker) as Arc<dyn Inbox>;
-        let worker = TcpTransport::open(&worker, None, &inbox).unwrap();
-        // The offer of another worker.
-        let other = wait_for(|| server.offer_to("worker.0@node"));
-        worker.take("server@127.0.0.1:9", other);
-        std::thread::sleep(Duration::from_millis(100));
-        assert!(worker.outlet("127.0.0.1:9").is_none());
-        let offer = wait_for(|| server.offer_to("worker.1@node"));
-        worker.take("server@127.0.0.1:9", offer);
-        if is_let_in {
-            wait_for(|| worker.outlet("127.0.0.1:9"));
-            let mut outlet = wait_for(|| server.outlet("worker.1@node"));
-            outlet.send(&[4], &[], true).unwrap();
-            assert_eq!(at_worker.wait(1), [from("server@127.0.0.1:9", vec![4])]);
-        } else {
-            std::thread::sleep(Duration::from_millis(100));
-            assert!(worker.outlet("127.0.0.1:9").is_none());
-        }
-    }
-}
-
-#[test]
-fn a_length_that_nobody_sends_ends_the_connection() {
-    for length in [u32::try_from(MOST_BYTES + 1).unwrap(), u32::MAX] {
-        let pair = Pair::strangers();
-        let offer = pair.server.offer_to(WORKER).unwrap();
-        let mut socket = TcpStream::connect((HOST, offer.port)).unwrap();
-        Handshake::new(offer.token, SendSide::Caller, None).show(&socket).unwrap();
-        socket.write_all(&[&2_u32.to_le_bytes()[..], &[5, 6]].concat()).unwrap();
-        assert_eq!(pair.at_server.wait(1), [from(WORKER, vec![5, 6])]);
-        socket.write_all(&length.to_le_bytes()).unwrap();
-        wait_for(|| socket.write_all(&[0; 100]).is_err().then_some(()));
-        assert_eq!(pair.at_server.wait(1).len(), 1);
-    }
-}
-
-#[test]
-fn strangers_who_say_nothing_keep_nobody_out() {
-    let pair = Pair::strangers();
-    let offer = pair.server.offer_to(WORKER).unwrap();
-    let silent: Vec<_> =
-        (0..300).filter_map(|_| TcpStream::connect((HOST, offer.port)).ok()).collect();
-    wait_for(|| {
-        pair.worker.take(&pair.name, offer);
-        std::thread::sleep(Duration::from_millis(20));
-        pair.worker.outlet(&pair.name)
+    send(&mut *pair.forth, &content(5, 300_000), &[], true);
+    std::thread::scope(|scope| {
+        let close = scope.spawn(|| pair.worker.close());
+        std::thread::sleep(Duration::from_millis(50));
+        drop(closed);
+        drop(not_read);
+        close.join().unwrap();
     });
-    drop(silent);
+    let name = pair.worker.address();
+    let sent = (0..20).map(|number| vec![number; 1_000]).chain([content(5, 300_000)]);
+    let all = sent.map(|bytes| from(name, bytes)).chain([Heard::Down(name.into())]);
+    assert!(pair.at_server.wait(22).into_iter().eq(all));
+    let heard = pair.at_worker.heard.lock().unwrap().len();
+    std::thread::sleep(Duration::from_millis(50));
+    assert_eq!(pair.at_worker.heard.lock().unwrap().len(), heard, "it is closed");
 }
 
 #[test]
-fn an_offer_is_made_again_later_and_later_until_it_is_taken() {
-    let pair = Pair::strangers();
-    let first = pair.server.offer_to(WORKER).unwrap();
-    assert!(pair.server.offer_to(WORKER).is_none(), "it is too soon");
-    assert!(pair.worker.offer_to(&pair.name).is_none(), "it has no port");
-    let second = wait_for(|| pair.server.offer_to(WORKER));
-    assert_ne!(first.token, second.token);
-    pair.worker.take(&pair.name, second);
-    wait_for(|| pair.worker.outlet(&pair.name));
-    wait_for(|| pair.server.outlet(WORKER));
-    assert!(PortOffer::decode(&second.encode()[1..]).is_none() && PortOffer::decode(&[]).is_none());
+fn a_peer_that_is_there_again_is_connected_to_again() {
+    let ((server, _), (worker, at_worker)) = (listener(), open(&place(None)));
+    let address = server.address().to_owned();
+    let mut line = worker.line(&address);
+    send(&mut *line, &[1], &[], true);
+    server.close();
+    assert_eq!(at_worker.wait(1), [Heard::Down(address.clone())]);
+    assert!(!line.is_ready());
+    let (again, at_again) = open(&place(Some(&address)));
+    wait_for(|| {
+        send(&mut *line, &[2], &[], true);
+        line.is_ready().then_some(())
+    });
+    assert_eq!(at_again.wait(1)[0], from(worker.address(), vec![2]));
+    drop(again);
 }
 
 #[test]
-fn offers_that_nobody_takes_leave_room_for_others() {
-    let pair = Pair::strangers();
-    let offer = pair.server.offer_to(WORKER).unwrap();
-    pair.worker.take(&pair.name, offer);
-    wait_for(|| pair.server.outlet(WORKER));
-    for number in 0..2 * MOST_PEERS {
-        assert!(pair.server.offer_to(&format!("stranger {number}")).is_some());
+fn with_a_token_each_side_knows_the_identity_of_the_other() {
+    let secret = "a secret of the job";
+    let server = with_token(place(Some("127.0.0.1:0")), "server.0", secret);
+    let (server, at_server) = open(&server);
+    let (worker, at_worker) = open(&with_token(place(None), "worker.1", secret));
+    assert!(worker.address().starts_with("worker.1@"));
+    let mut forth = worker.line(server.address());
+    send(&mut *forth, &[1], &[], true);
+    assert_eq!(at_server.wait(1), [from(worker.address(), vec![1])]);
+    let mut back = server.line(worker.address());
+    send(&mut *back, &[2], &[], true);
+    let name = format!("server.0@{}", server.address());
+    assert_eq!(at_worker.wait(1), [from(&name, vec![2])]);
+    worker.close();
+    assert_eq!(at_server.wait(2)[1], Heard::Down(worker.address().into()));
+}
+
+#[test]
+fn who_is_refused_is_told_why_and_so_is_the_listener() {
+    let (secret, other) = ("a secret of the job", "another secret of a job");
+    for (listens, calls, told, logged) in [
+        (None, Some(secret), "asks for no token", "it has a token, and this job has none"),
+        (Some(secret), None, "wants a token; set token_file", "it has no token"),
+        (Some(secret), Some(other), "it has another one", "its token is another one"),
+    ] {
+        let with = |place, identity, secret: Option<&str>| match secret {
+            Some(secret) => with_token(place, identity, secret),
+            None => place,
+        };
+        let (server, at_server) = open(&with(place(Some("127.0.0.1:0")), "server.0", listens));
+        let (worker, at_worker) = open(&with(place(None), "worker.1", calls));
+        let mut line = worker.line(server.address());
+        // Reported from the second time on.
+        wait_for(|| {
+            send(&mut *line, &[1], &[], true);
+            (!at_worker.heard.lock().unwrap().is_empty()).then_some(())
+        });
+        let Heard::Refused(to, reason) = &at_worker.wait(1)[0] else { panic!("no reason") };
+        assert!(*to == *server.address() && reason.contains(told), "{reason}");
+        let Heard::Rejected(who, reason) = &at_server.wait(1)[0] else { panic!("no reason") };
+        let claimed = if calls.is_some() { "worker.1" } else { "a process" };
+        assert_eq!((who.as_str(), reason.as_str()), (claimed, logged));
     }
-    assert!(pair.server.forget(WORKER), "it was not forgotten for them");
+}
+
+/// A connection made by hand, whose greeting is over.
+fn greeted(to: &TcpTransport) -> TcpStream {
+    let mut socket = TcpStream::connect(to.address()).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    let greeting = CallerGreeting::new(None, "mallory", CredentialKind::Server).unwrap();
+    socket.write_all(greeting.call()).unwrap();
+    let mut received = Vec::new();
+    while take(ANSWER, &mut received).unwrap().is_none() {
+        let mut byte = [0];
+        socket.read_exact(&mut byte).unwrap();
+        received.extend_from_slice(&byte);
+    }
+    socket
 }
 
 #[test]
-fn nobody_is_let_in_after_the_end() {
-    let pair = Pair::strangers();
-    let offer = pair.server.offer_to(WORKER).unwrap();
-    pair.server.close();
-    wait_for(|| TcpStream::connect((HOST, offer.port)).is_err().then_some(()));
-    assert!(pair.server.offer_to(WORKER).is_none());
+fn a_length_that_no_process_sends_ends_the_connection_and_an_unknown_kind_does_not() {
+    for length in [u32::try_from(MOST_BYTES + 1).unwrap(), u32::MAX] {
+        let (server, at_server) = listener();
+        let mut socket = greeted(&server);
+        let unknown = [&[3, 0, 0, 0, 77, 0, 0, 0][..], &[1, 2, 3]].concat();
+        let known = [&head(MessageKind::Frames, 2).unwrap()[..], &[5, 6]].concat();
+        socket.write_all(&[unknown, known].concat()).unwrap();
+        assert_eq!(at_server.wait(1), [from("mallory", vec![5, 6])]);
+        socket.write_all(&[&length.to_le_bytes()[..], &[0; 4]].concat()).unwrap();
+        assert_eq!(at_server.wait(2)[1], Heard::Down("mallory".into()));
+        assert!(matches!(socket.read(&mut [0]), Ok(0) | Err(_)));
+    }
+}
+
+#[test]
+fn strangers_who_say_nothing_or_half_of_a_greeting_keep_no_process_out() {
+    let (server, at_server) = listener();
+    let greeting = CallerGreeting::new(None, "mallory", CredentialKind::Server).unwrap();
+    let call = greeting.call();
+    let mut held = Vec::new();
+    for number in 0..600 {
+        let mut socket = TcpStream::connect(server.address()).unwrap();
+        socket.write_all(&call[..number % call.len()]).unwrap();
+        held.push(socket);
+    }
+    let (worker, _) = open(&place(None));
+    let mut line = worker.line(server.address());
+    let begin = Instant::now();
+    wait_for(|| {
+        send(&mut *line, &[1], &[], true);
+        line.is_ready().then_some(())
+    });
+    assert!(begin.elapsed() < Duration::from_secs(2), "{:?}", begin.elapsed());
+    let came = |heard: &Heard| *heard == from(worker.address(), vec![1]);
+    wait_for(|| at_server.heard.lock().unwrap().iter().any(came).then_some(()));
+    // All of them have to go.
+    for mut socket in held {
+        socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        let still = |error: &std::io::Error| error.kind() == std::io::ErrorKind::WouldBlock;
+        assert!(!socket.read(&mut [0]).is_err_and(|error| still(&error)));
+    }
+}
+
+#[test]
+fn noise_is_sent_away_at_once() {
+    let (server, at_server) = listener();
+    for noise in [&b"GET / HTTP/1.1\r\n\r\n"[..], &[0x16, 3, 1, 2, 0, 1], &[0xff; 999]] {
+        let begin = Instant::now();
+        let mut socket = TcpStream::connect(server.address()).unwrap();
+        socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        socket.write_all(noise).unwrap();
+        let mut answer = Vec::new();
+        // The system resets a connection whose bytes were not read.
+        let _ = socket.read_to_end(&mut answer);
+        assert!(begin.elapsed() < Duration::from_secs(1), "{:?}", begin.elapsed());
+    }
+    assert!(at_server.wait(3).iter().all(|it| matches!(it, Heard::Rejected(..))));
+}
+
+#[test]
+fn threads_do_not_grow_with_connections() {
+    let (server, at_server) = listener();
+    let mut all: Vec<_> = (0..64)
+        .map(|_| {
+            let (worker, _) = open(&place(None));
+            let mut line = worker.line(server.address());
+            send(&mut *line, &[1], &[], true);
+            (worker, line)
+        })
+        .collect();
+    at_server.wait(64);
+    assert!(server.endpoint.threads() <= crate::sys::processors());
+    // They all go on, and their ends are known.
+    for (_, line) in &mut all {
+        send(&mut **line, &[2; 100], &[], true);
+    }
+    at_server.wait(128);
+    drop(all);
+    let heard = at_server.wait(192);
+    assert_eq!(heard.iter().filter(|it| matches!(it, Heard::Down(_))).count(), 64);
+}
+
+#[test]
+fn a_listener_that_is_closed_takes_no_connection() {
+    let (server, _) = listener();
+    let address = server.address().to_owned();
+    server.close();
+    wait_for(|| TcpStream::connect(&address).is_err().then_some(()));
+    let (again, _) = open(&place(Some(&address)));
+    drop(again);
 }

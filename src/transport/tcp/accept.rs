@@ -1,0 +1,303 @@
+//! The port of a process that listens, and the thread that greets whoever connects.
+//!
+//! One thread serves all connections until they are admitted: none of them can make it wait.
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use mio::unix::SourceFd;
+use mio::{Events, Interest, Poll, Token, Waker};
+use socket2::{Domain, Protocol, Socket, Type};
+
+use super::admission::{Door, refuse};
+use super::connection::prepare;
+use super::endpoint::{Endpoint, Greeted};
+use super::greeting::Status;
+use super::layer::Layer;
+use super::strangers::{Stranger, Strangers};
+use crate::credentials::ListenerTls;
+use crate::error::{Result, fail};
+use crate::log::{Level, log};
+use crate::transport::tls::TlsConnection;
+
+/// Connections that the system accepts before this process does.
+const BACKLOG: i32 = 1_024;
+/// Pause after a failed accept, for example when the system has no descriptor left.
+const PAUSE: Duration = Duration::from_millis(100);
+const LISTENER: Token = Token(usize::MAX);
+const WAKE: Token = Token(usize::MAX - 1);
+/// Size of a read.
+const SOME: usize = 4 << 10;
+/// Maximum number of bytes of one greeting that were received and not understood.
+const MOST_RECEIVED: usize = 64 << 10;
+/// Content type of a handshake of TLS, with which it begins.
+const TLS_HANDSHAKE: u8 = 22;
+
+/// A bound port.
+pub(super) struct Port {
+    pub(super) socket: TcpListener,
+    pub(super) at: SocketAddr,
+}
+
+impl Port {
+    /// Binds the first address of `listen` that is free.
+    pub(super) fn bind(listen: &str, addresses: &[SocketAddr]) -> Result<Self> {
+        let mut last = io::Error::other("the host is unknown");
+        for address in addresses {
+            match Self::bind_to(address) {
+                Ok(port) => return Ok(port),
+                Err(error) => last = error,
+            }
+        }
+        Err(fail!(Network, "cannot listen at {listen}: {last}"))
+    }
+
+    fn bind_to(address: &SocketAddr) -> io::Result<Self> {
+        let socket = Socket::new(Domain::for_address(*address), Type::STREAM, Some(Protocol::TCP))?;
+        // A restarted process gets the port of the former one, whose connections are not forgotten yet.
+        socket.set_reuse_address(true)?;
+        socket.bind(&(*address).into())?;
+        socket.listen(BACKLOG)?;
+        socket.set_nonblocking(true)?;
+        let socket = TcpListener::from(socket);
+        let at = socket.local_addr()?;
+        Ok(Self { socket, at })
+    }
+}
+
+/// The thread of a port.
+pub(super) struct Acceptor {
+    handle: Option<JoinHandle<()>>,
+    closed: Arc<AtomicBool>,
+    waker: Arc<Waker>,
+}
+
+impl Acceptor {
+    pub(super) fn start(port: TcpListener, endpoint: &Arc<Endpoint>) -> Result<Self> {
+        let credentials = endpoint.credentials();
+        let tls = credentials.and_then(|credentials| credentials.tls.clone());
+        let tls = tls.map(ListenerTls::new).transpose()?;
+        Self::run(port, endpoint, tls).map_err(|error| fail!(Network, "cannot greet: {error}"))
+    }
+
+    fn run(
+        port: TcpListener,
+        endpoint: &Arc<Endpoint>,
+        tls: Option<ListenerTls>,
+    ) -> io::Result<Self> {
+        let poll = Poll::new()?;
+        let waker = Arc::new(Waker::new(poll.registry(), WAKE)?);
+        poll.registry().register(&mut SourceFd(&port.as_raw_fd()), LISTENER, Interest::READABLE)?;
+        let closed = Arc::new(AtomicBool::new(false));
+        let mut accepting = Accepting {
+            poll,
+            port,
+            endpoint: Arc::downgrade(endpoint),
+            closed: Arc::clone(&closed),
+            tls,
+            strangers: Strangers::default(),
+            accept_at: None,
+        };
+        let thread = std::thread::Builder::new().name("kvstore-accept".into());
+        let handle = crate::pool::without_signals(|| thread.spawn(move || accepting.run()))?;
+        Ok(Self { handle: Some(handle), closed, waker })
+    }
+
+    /// Ends the thread, and frees the port.
+    pub(super) fn close(&mut self) {
+        self.closed.store(true, Ordering::SeqCst);
+        let Some(handle) = self.handle.take() else { return };
+        if self.waker.wake().is_ok() && handle.thread().id() != std::thread::current().id() {
+            // It does not panic.
+            let _ = handle.join();
+        }
+    }
+}
+
+struct Accepting {
+    poll: Poll,
+    port: TcpListener,
+    endpoint: Weak<Endpoint>,
+    closed: Arc<AtomicBool>,
+    tls: Option<ListenerTls>,
+    strangers: Strangers,
+    /// When to accept again, after a failure.
+    accept_at: Option<Instant>,
+}
+
+impl Accepting {
+    fn run(&mut self) {
+        let mut events = Events::with_capacity(256);
+        loop {
+            let due = [self.strangers.next_deadline(), self.accept_at].into_iter().flatten().min();
+            let pause = due.map(|due| due.saturating_duration_since(Instant::now()));
+            let result = self.poll.poll(&mut events, pause);
+            let Some(endpoint) = self.endpoint.upgrade() else { return };
+            if self.closed.load(Ordering::SeqCst) {
+                return;
+            }
+            if let Err(error) = result
+                && error.kind() != io::ErrorKind::Interrupted
+            {
+                return log(Level::Error, || format!("no process can connect any more: {error}"));
+            }
+            let is_due = self.accept_at.is_some_and(|at| at <= Instant::now());
+            let knocks = events.iter().any(|event| event.token() == LISTENER);
+            for event in events.iter().filter(|event| ![LISTENER, WAKE].contains(&event.token())) {
+                self.serve(&endpoint, event.token().0);
+            }
+            if knocks || is_due {
+                self.accept(&endpoint);
+            }
+            for stranger in self.strangers.overdue(Instant::now()) {
+                let reason = "it has not ended its greeting in time";
+                self.reject(&endpoint, &stranger, reason);
+            }
+        }
+    }
+
+    fn accept(&mut self, endpoint: &Endpoint) {
+        self.accept_at = None;
+        loop {
+            match self.port.accept() {
+                Ok((socket, from)) => self.let_in(endpoint, socket, from),
+                Err(error) => match error.kind() {
+                    io::ErrorKind::WouldBlock => return,
+                    io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted => {}
+                    _ => {
+                        log(Level::Warn, || format!("no process can connect now: {error}"));
+                        self.accept_at = Some(Instant::now() + PAUSE);
+                        return;
+                    }
+                },
+            }
+        }
+    }
+
+    fn let_in(&mut self, endpoint: &Endpoint, socket: TcpStream, from: SocketAddr) {
+        let ready = prepare(&socket).and_then(|()| socket.set_nonblocking(true));
+        if ready.is_err() {
+            return;
+        }
+        let layer = match self.tls.as_ref().map(|tls| TlsConnection::listener(tls.config())) {
+            None => Layer::Plain,
+            Some(Ok(tls)) => Layer::Tls(Box::new(tls)),
+            Some(Err(error)) => return log(Level::Warn, || format!("no TLS now: {error}")),
+        };
+        if let Some(oldest) = self.strangers.make_room(from.ip()) {
+            self.reject(endpoint, &oldest, "there are too many greetings from its address");
+        }
+        let fd = socket.as_raw_fd();
+        let token = self.strangers.add(Stranger::new(socket, from.ip(), layer), Instant::now());
+        let registry = self.poll.registry();
+        if registry.register(&mut SourceFd(&fd), Token(token), Interest::READABLE).is_err() {
+            self.strangers.remove(token);
+        }
+    }
+
+    /// Reads what a stranger has sent, and answers it.
+    fn serve(&mut self, endpoint: &Arc<Endpoint>, token: usize) {
+        loop {
+            let Some(stranger) = self.strangers.get(token) else { return };
+            let mut some = [0; SOME];
+            let count = match (&stranger.socket).read(&mut some) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(_) | Ok(0) => {
+                    // A process that tries whether the port is open says nothing.
+                    return drop(self.remove(token));
+                }
+                Ok(count) => count,
+            };
+            stranger.received.extend_from_slice(&some[..count]);
+            match greet(endpoint, stranger) {
+                Ok(None) => {}
+                Ok(Some(from)) => {
+                    let Some(stranger) = self.remove(token) else { return };
+                    return admit(endpoint, stranger, from);
+                }
+                Err(reason) => {
+                    let Some(stranger) = self.remove(token) else { return };
+                    return self.reject(endpoint, &stranger, &reason);
+                }
+            }
+        }
+    }
+
+    fn remove(&mut self, token: usize) -> Option<Stranger> {
+        let stranger = self.strangers.remove(token)?;
+        // It was not registered if that has failed.
+        let _ = self.poll.registry().deregister(&mut SourceFd(&stranger.socket.as_raw_fd()));
+        Some(stranger)
+    }
+
+    /// Ends the connection of a stranger, and logs it.
+    fn reject(&self, endpoint: &Endpoint, stranger: &Stranger, reason: &str) {
+        let who = stranger.greeting.claimed.map_or("a process".into(), |who| who.to_string());
+        endpoint.incoming.inbox.rejected(&stranger.ip.to_string(), &who, reason);
+    }
+}
+
+/// Continues a greeting with what has arrived: the name of the caller once it is admitted, or why it is not.
+fn greet(
+    endpoint: &Endpoint,
+    stranger: &mut Stranger,
+) -> std::result::Result<Option<String>, String> {
+    let Stranger { socket, layer, greeting, received, plain, is_called, .. } = stranger;
+    let mut door = Door {
+        credentials: endpoint.credentials(),
+        certified: None,
+        is_full: endpoint.incoming.peers.count() as u64 >= endpoint.place.most_connections,
+    };
+    let mut out = Vec::new();
+    if !std::mem::replace(is_called, true) {
+        let is_tls = received[0] == TLS_HANDSHAKE;
+        let mismatch = match layer {
+            Layer::Plain if is_tls => Some(Status::Malformed),
+            Layer::Tls(_) if !is_tls => Some(Status::WantsTls),
+            _ => None,
+        };
+        if let Some(status) = mismatch {
+            refuse(&door, status, &mut out);
+            send(socket, &out)?;
+            return Err(match status {
+                Status::Malformed => "it speaks TLS, and this job does not".into(),
+                status => status.to_string(),
+            });
+        }
+    }
+    let opened = layer.receive(received, plain, &mut out);
+    if let Err(error) = opened {
+        let _ = send(socket, &out);
+        return Err(error.to_string());
+    }
+    door.certified = matches!(layer, Layer::Tls(_)).then(|| layer.peer());
+    let mut reply = Vec::new();
+    let known = if layer.is_ready() && !plain.is_empty() {
+        greeting.receive(&door, plain, &mut reply)
+    } else {
+        Ok(None)
+    };
+    layer.send(&reply, &mut out).map_err(|error| error.to_string())?;
+    send(socket, &out)?;
+    let known = known.map_err(|status| status.to_string())?;
+    if known.is_none() && received.len() + plain.len() > MOST_RECEIVED {
+        return Err(Status::Malformed.to_string());
+    }
+    Ok(known)
+}
+
+/// Sends a few bytes, for which a new connection has room.
+fn send(mut socket: &TcpStream, bytes: &[u8]) -> std::result::Result<(), String> {
+    socket.write_all(bytes).map_err(|error| format!("it takes no answer: {error}"))
+}
+
+fn admit(endpoint: &Endpoint, stranger: Stranger, from: String) {
+    let Stranger { socket, layer, received, plain, .. } = stranger;
+    endpoint.adopt(Greeted { socket, from, layer, received, plain });
+}

@@ -1,0 +1,237 @@
+//! Who may connect: both sides of the greeting as state machines, without input and output. Also called:
+//! authentication handshake, challenge and response.
+//!
+//! With a token each side proves that it has the password of the caller's identity, by an HMAC over both
+//! messages. So a recorded greeting is useless, and a listener that takes any token is recognized.
+
+use super::greeting::{
+    ANSWER, Answer, CALL, Call, Malformed, Random, Status, VERDICT, random, take,
+};
+use crate::credentials::{CredentialKind, Credentials, Identity, Password, Proof};
+use crate::transport::names::with_identity;
+
+/// What the two proofs begin with.
+const CALLER: &[u8] = b"kvstore caller";
+const LISTENER: &[u8] = b"kvstore listener";
+
+/// The greeting on the side of the listener.
+#[derive(Default)]
+pub(super) struct ListenerGreeting {
+    /// The call and its answer, while a proof is awaited.
+    called: Option<(Call, Vec<u8>, Vec<u8>)>,
+    /// The identity that the caller claims, for the log.
+    pub(super) claimed: Option<Identity>,
+}
+
+/// What a listener needs to know for an answer.
+pub(super) struct Door<'a> {
+    pub(super) credentials: Option<&'a Credentials>,
+    /// Inside TLS, the identity on the caller's certificate, if there is one on it.
+    pub(super) certified: Option<Option<Identity>>,
+    /// There is no room for a further connection.
+    pub(super) is_full: bool,
+}
+
+impl ListenerGreeting {
+    /// Takes received bytes; appends what is to be sent to `out`. The sender of all that follows, as in
+    /// [`crate::transport::Inbox::arrived`], once the caller is admitted.
+    pub(super) fn receive(
+        &mut self,
+        door: &Door<'_>,
+        received: &mut Vec<u8>,
+        out: &mut Vec<u8>,
+    ) -> Result<Option<String>, Status> {
+        let Some((call, words, answer)) = &self.called else {
+            return self.answer(door, received, out);
+        };
+        let Some(proof) = received.get(..size_of::<Proof>()) else { return Ok(None) };
+        let words = [CALLER, words, answer];
+        let credentials = door.credentials.ok_or(Status::WantsNoToken)?;
+        let who = call.identity.ok_or(Status::NotAllowed)?;
+        let known = credentials.passwords(who).find(|known| known.is_proof(&words, proof));
+        let Some(known) = known else {
+            out.extend_from_slice(&verdict(Status::OtherToken, Proof::default()));
+            return Err(Status::OtherToken);
+        };
+        out.extend_from_slice(&verdict(
+            Status::Welcome,
+            known.proof(&[LISTENER, words[1], words[2]]),
+        ));
+        received.drain(..size_of::<Proof>());
+        Ok(Some(with_identity(call.identity, &call.name)))
+    }
+
+    fn answer(
+        &mut self,
+        door: &Door<'_>,
+        received: &mut Vec<u8>,
+        out: &mut Vec<u8>,
+    ) -> Result<Option<String>, Status> {
+        let words = match take(CALL, received) {
+            Ok(None) => return Ok(None),
+            Ok(Some(words)) => words,
+            // Noise gets no answer.
+            Err(Malformed::Nonsense) => return Err(Status::Malformed),
+            Err(Malformed::Version) => return Err(refuse(door, Status::Version, out)),
+        };
+        let Ok(call) = Call::decode(&words) else {
+            return Err(refuse(door, Status::Malformed, out));
+        };
+        self.claimed = call.identity;
+        let status = door.judge(&call);
+        if status != Status::Welcome {
+            return Err(refuse(door, status, out));
+        }
+        let answer = door.answer(status, random().ok_or(Status::Full)?).encode();
+        out.extend_from_slice(&answer);
+        if door.wants_token() {
+            self.called = Some((call, words, answer));
+            return Ok(None);
+        }
+        Ok(Some(with_identity(call.identity, &call.name)))
+    }
+}
+
+impl Door<'_> {
+    fn wants_token(&self) -> bool {
+        self.credentials.is_some_and(Credentials::has_token)
+    }
+
+    fn answer(&self, status: Status, random: Random) -> Answer {
+        let identity = self.credentials.map(|credentials| credentials.identity);
+        Answer { status, wants_token: self.wants_token(), random, identity }
+    }
+
+    /// Whether a caller may prove, or be, what it claims.
+    fn judge(&self, call: &Call) -> Status {
+        if call.has_token != self.wants_token() {
+            return if call.has_token { Status::WantsNoToken } else { Status::WantsToken };
+        }
+        let is_allowed = match (self.credentials, call.identity) {
+            (None, None) => true,
+            (None, Some(_)) | (Some(_), None) => false,
+            (Some(credentials), Some(who)) => {
+                credentials.may_be_called_by(who)
+                    && self.certified.is_none_or(|certified| certified == Some(who))
+            }
+        };
+        match is_allowed {
+            false => Status::NotAllowed,
+            true if self.is_full => Status::Full,
+            true => Status::Welcome,
+        }
+    }
+}
+
+/// Answers that a caller is refused.
+pub(super) fn refuse(door: &Door<'_>, status: Status, out: &mut Vec<u8>) -> Status {
+    out.extend_from_slice(&door.answer(status, Random::default()).encode());
+    status
+}
+
+fn verdict(status: Status, proof: Proof) -> [u8; VERDICT] {
+    let mut verdict = [status as u8; VERDICT];
+    verdict[1..].copy_from_slice(&proof);
+    verdict
+}
+
+/// The greeting on the side of the caller.
+pub(super) struct CallerGreeting {
+    call: Vec<u8>,
+    password: Option<Password>,
+    /// The kind of process that is called, which its credential must be of.
+    wanted: Option<CredentialKind>,
+    answer: Option<(Vec<u8>, Option<Identity>)>,
+}
+
+/// Why a greeting has failed for the caller.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Failure {
+    /// The listener refuses the caller.
+    Refused(Status),
+    /// The listener has no token of this job.
+    NotProven,
+    /// The listener is a process of another kind.
+    OtherKind(Option<Identity>, CredentialKind),
+}
+
+impl CallerGreeting {
+    /// `name` is the caller's own address or name, without its identity. None if the system has no random
+    /// bytes.
+    pub(super) fn new(
+        credentials: Option<&Credentials>,
+        name: &str,
+        wanted: CredentialKind,
+    ) -> Option<Self> {
+        let password = credentials.and_then(Credentials::password);
+        let call = Call {
+            has_token: password.is_some(),
+            random: random()?,
+            identity: credentials.map(|credentials| credentials.identity),
+            name: name.into(),
+        };
+        let wanted = credentials.map(|_| wanted);
+        Some(Self { call: call.encode(), password, wanted, answer: None })
+    }
+
+    /// The message with which the connection begins.
+    pub(super) fn call(&self) -> &[u8] {
+        &self.call
+    }
+
+    /// Takes received bytes; appends what is to be sent to `out`. True once the caller is admitted; bytes
+    /// behind the greeting stay.
+    pub(super) fn receive(
+        &mut self,
+        received: &mut Vec<u8>,
+        out: &mut Vec<u8>,
+    ) -> Result<bool, Failure> {
+        if self.answer.is_none() {
+            let malformed = |malformed| match malformed {
+                Malformed::Version => Failure::Refused(Status::Version),
+                Malformed::Nonsense => Failure::Refused(Status::Malformed),
+            };
+            let Some(words) = take(ANSWER, received).map_err(malformed)? else { return Ok(false) };
+            let answer = Answer::decode(&words).map_err(malformed)?;
+            if answer.status != Status::Welcome {
+                return Err(Failure::Refused(answer.status));
+            }
+            if let Some(wanted) = self.wanted
+                && answer.identity.is_none_or(|who| who.kind != wanted)
+            {
+                return Err(Failure::OtherKind(answer.identity, wanted));
+            }
+            // A listener that asks for no proof gives none.
+            if answer.wants_token != self.password.is_some() {
+                return Err(Failure::Refused(Status::WantsNoToken));
+            }
+            if let Some(password) = &self.password {
+                out.extend_from_slice(&password.proof(&[CALLER, &self.call, &words]));
+            }
+            self.answer = Some((words, answer.identity));
+        }
+        let (Some(password), Some((answer, _))) = (&self.password, &self.answer) else {
+            return Ok(true);
+        };
+        let Some(([status, proof @ ..], _)) = received.split_first_chunk::<VERDICT>() else {
+            return Ok(false);
+        };
+        match Status::of(*status) {
+            Some(Status::Welcome) => {}
+            status => return Err(Failure::Refused(status.unwrap_or(Status::Malformed))),
+        }
+        if !password.is_proof(&[LISTENER, &self.call, answer], proof) {
+            return Err(Failure::NotProven);
+        }
+        received.drain(..VERDICT);
+        Ok(true)
+    }
+
+    /// The identity of the listener, which has proven it.
+    pub(super) fn listener(&self) -> Option<Identity> {
+        self.answer.as_ref().and_then(|(_, identity)| *identity)
+    }
+}
+
+#[cfg(test)]
+mod tests;

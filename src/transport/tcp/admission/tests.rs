@@ -1,0 +1,172 @@
+//! Greetings between a caller and a listener, byte by byte, and those that somebody has altered.
+
+use super::*;
+
+const SECRET: &str = "a secret of the job";
+
+fn of(identity: &str, secret: &str) -> Credentials {
+    Credentials::of_token(identity, secret)
+}
+
+/// Greets; what the listener knows of the caller, or why either of them ends the connection.
+fn greet(
+    caller: Option<&Credentials>,
+    name: &str,
+    listener: Option<&Credentials>,
+) -> Result<String, (Option<Status>, Option<Failure>)> {
+    let wanted = CredentialKind::Server;
+    let mut calls = CallerGreeting::new(caller, name, wanted).unwrap();
+    let mut listens = ListenerGreeting::default();
+    let door = Door { credentials: listener, certified: None, is_full: false };
+    let (mut to_listener, mut to_caller) = (calls.call().to_vec(), Vec::new());
+    let (mut at_listener, mut at_caller, mut known) = (Vec::new(), Vec::new(), None);
+    let mut is_over = false;
+    loop {
+        let mut moved = false;
+        for byte in std::mem::take(&mut to_listener) {
+            moved = true;
+            at_listener.push(byte);
+            match listens.receive(&door, &mut at_listener, &mut to_caller) {
+                Ok(from) => known = known.or(from),
+                Err(status) => {
+                    at_caller.append(&mut to_caller);
+                    let failure = calls.receive(&mut at_caller, &mut to_listener).err();
+                    return Err((Some(status), failure));
+                }
+            }
+        }
+        for byte in std::mem::take(&mut to_caller) {
+            moved = true;
+            at_caller.push(byte);
+            assert!(!is_over, "bytes behind the greeting");
+            match calls.receive(&mut at_caller, &mut to_listener) {
+                Ok(over) => is_over = over,
+                Err(failure) => return Err((None, Some(failure))),
+            }
+        }
+        if !moved {
+            assert!(is_over);
+            assert_eq!(calls.listener(), listener.map(|credentials| credentials.identity));
+            assert!(at_listener.is_empty() && at_caller.is_empty());
+            return Ok(known.expect("both sides end at the same time"));
+        }
+    }
+}
+
+#[test]
+fn whoever_has_a_credential_of_the_job_is_known_by_it() {
+    let server = of("server.0", SECRET);
+    for (who, name, from) in [
+        ("worker.1", "host.1.a", "worker.1@host.1.a"),
+        ("worker", "host.1.a", "worker@host.1.a"),
+        ("reader.0", "host.2.b", "reader.0@host.2.b"),
+    ] {
+        assert_eq!(greet(Some(&of(who, SECRET)), name, Some(&server)), Ok(from.into()));
+    }
+    assert_eq!(greet(None, "host.1.a", None), Ok("host.1.a".into()));
+}
+
+#[test]
+fn whoever_has_none_is_told_why_it_is_refused() {
+    let server = of("server.0", SECRET);
+    let refused = |status| Err((Some(status), Some(Failure::Refused(status))));
+    let worker = of("worker.1", SECRET);
+    assert_eq!(greet(None, "h", Some(&server)), refused(Status::WantsToken));
+    assert_eq!(greet(Some(&worker), "h", None), refused(Status::WantsNoToken));
+    let other = of("worker.1", "another secret of a job");
+    assert_eq!(greet(Some(&other), "h", Some(&server)), refused(Status::OtherToken));
+    // A rank that the job has not, a process that does not call servers, and names of another kind.
+    for who in ["worker.2", "server.0", "scheduler"] {
+        let name = if who.starts_with("worker") { "h" } else { "10.0.0.1:7" };
+        assert_eq!(greet(Some(&of(who, SECRET)), name, Some(&server)), refused(Status::NotAllowed));
+    }
+    assert_eq!(greet(Some(&worker), "1.2.3.4:5", Some(&server)), refused(Status::Malformed));
+}
+
+#[test]
+fn a_listener_of_another_kind_is_refused() {
+    let (worker, scheduler) = (of("worker.1", SECRET), of("scheduler", SECRET));
+    let failure = Failure::OtherKind(Some(scheduler.identity), CredentialKind::Server);
+    assert_eq!(greet(Some(&worker), "h", Some(&scheduler)), Err((None, Some(failure))));
+}
+
+/// Both messages and the proof of a greeting.
+fn recorded(caller: &Credentials, door: &Door<'_>) -> (CallerGreeting, ListenerGreeting, Vec<u8>) {
+    let mut calls = CallerGreeting::new(Some(caller), "h", CredentialKind::Server).unwrap();
+    let (mut listens, mut answer, mut proof) =
+        (ListenerGreeting::default(), Vec::new(), Vec::new());
+    listens.receive(door, &mut calls.call().to_vec(), &mut answer).unwrap();
+    assert_eq!(calls.receive(&mut answer, &mut proof), Ok(false));
+    (calls, listens, proof)
+}
+
+#[test]
+fn a_recorded_or_altered_proof_admits_no_process() {
+    let (worker, server) = (of("worker.1", SECRET), of("server.0", SECRET));
+    let door = Door { credentials: Some(&server), certified: None, is_full: false };
+    let (_, _, old) = recorded(&worker, &door);
+    let (_, mut listens, mut proof) = recorded(&worker, &door);
+    let mut verdict = Vec::new();
+    assert_eq!(listens.receive(&door, &mut old.clone(), &mut verdict), Err(Status::OtherToken));
+    assert_eq!((verdict[0], &verdict[1..]), (Status::OtherToken as u8, &[0; 32][..]));
+    for at in 0..proof.len() {
+        proof[at] ^= 1;
+        let refused = listens.receive(&door, &mut proof.clone(), &mut Vec::new());
+        assert_eq!(refused, Err(Status::OtherToken));
+        proof[at] ^= 1;
+    }
+    assert!(listens.receive(&door, &mut proof, &mut Vec::new()).unwrap().is_some());
+}
+
+#[test]
+fn a_listener_that_takes_any_token_is_recognized() {
+    let (worker, server) = (of("worker.1", SECRET), of("server.0", SECRET));
+    let door = Door { credentials: Some(&server), certified: None, is_full: false };
+    let (mut calls, mut listens, mut proof) = recorded(&worker, &door);
+    // It sends back what it has got, or makes something up.
+    for made_up in [proof.clone(), vec![0; 32]] {
+        let mut answer = [&[0][..], &made_up].concat();
+        let failure = calls.receive(&mut answer, &mut Vec::new());
+        assert_eq!(failure, Err(Failure::NotProven));
+    }
+    let mut verdict = Vec::new();
+    listens.receive(&door, &mut proof, &mut verdict).unwrap();
+    assert_eq!(calls.receive(&mut verdict, &mut Vec::new()), Ok(true));
+}
+
+#[test]
+fn a_listener_that_asks_for_no_token_is_no_listener_of_a_job_with_one() {
+    let worker = of("worker.1", SECRET);
+    let mut calls = CallerGreeting::new(Some(&worker), "h", CredentialKind::Server).unwrap();
+    let identity = Identity::parse("server");
+    let answer = Answer { status: Status::Welcome, wants_token: false, random: [3; 32], identity };
+    let failure = calls.receive(&mut answer.encode(), &mut Vec::new());
+    assert_eq!(failure, Err(Failure::Refused(Status::WantsNoToken)));
+}
+
+#[test]
+fn the_identity_is_that_of_the_certificate() {
+    let server = of("server.0", SECRET);
+    for (certified, is_refused) in
+        [("worker.1", false), ("worker.0", true), ("worker", true), ("a name", true)]
+    {
+        let certified = Some(Identity::parse(certified));
+        let door = Door { credentials: Some(&server), certified, is_full: false };
+        let calls = CallerGreeting::new(Some(&of("worker.1", SECRET)), "h", CredentialKind::Server);
+        let mut call = calls.unwrap().call().to_vec();
+        let answer = ListenerGreeting::default().receive(&door, &mut call, &mut Vec::new());
+        assert_eq!(answer, if is_refused { Err(Status::NotAllowed) } else { Ok(None) });
+    }
+}
+
+#[test]
+fn noise_gets_no_answer_and_a_full_listener_says_so() {
+    let door = Door { credentials: None, certified: None, is_full: true };
+    let mut out = Vec::new();
+    let noise = ListenerGreeting::default().receive(&door, &mut b"GET / HTTP".to_vec(), &mut out);
+    assert_eq!((noise, out.is_empty()), (Err(Status::Malformed), true));
+    let calls = CallerGreeting::new(None, "h", CredentialKind::Server).unwrap();
+    let full = ListenerGreeting::default().receive(&door, &mut calls.call().to_vec(), &mut out);
+    assert_eq!(full, Err(Status::Full));
+    assert_eq!(Answer::decode(&out).unwrap().status, Status::Full);
+}

@@ -1,0 +1,75 @@
+//! Messages of a connection: a head with length and kind, then the payload.
+
+use std::io;
+
+/// Bytes of a head.
+pub(super) const HEAD: usize = 8;
+
+/// Maximum length of a payload in bytes: a sender of this library sends none of a quarter of that.
+pub(super) const MOST_BYTES: usize = 1 << 30;
+
+/// What a message carries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum MessageKind {
+    /// Frames of the protocol.
+    Frames = 0,
+    /// The offer of a segment of shared memory.
+    Segment = 1,
+}
+
+/// The first message of the received bytes.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Delivery<'a> {
+    /// None for a kind of a later version, which is skipped.
+    Whole(Option<MessageKind>, &'a [u8]),
+    /// At least this many bytes are missing.
+    Missing(usize),
+}
+
+pub(super) fn head(kind: MessageKind, len: usize) -> io::Result<[u8; HEAD]> {
+    let len = u32::try_from(len).map_err(io::Error::other)?;
+    let mut head = [0; HEAD];
+    head[..4].copy_from_slice(&len.to_le_bytes());
+    head[4..6].copy_from_slice(&(kind as u16).to_le_bytes());
+    Ok(head)
+}
+
+pub(super) fn first(bytes: &[u8]) -> io::Result<Delivery<'_>> {
+    let Some((head, rest)) = bytes.split_first_chunk::<HEAD>() else {
+        return Ok(Delivery::Missing(HEAD - bytes.len()));
+    };
+    let [a, b, c, d, kind, high, _, _] = *head;
+    let len = usize::try_from(u32::from_le_bytes([a, b, c, d])).map_err(io::Error::other)?;
+    if len > MOST_BYTES {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "a length that no process sends"));
+    }
+    let kinds = [MessageKind::Frames, MessageKind::Segment];
+    let kind = u16::from_le_bytes([kind, high]);
+    let kind = kinds.into_iter().find(|known| *known as u16 == kind);
+    Ok(match rest.get(..len) {
+        Some(payload) => Delivery::Whole(kind, payload),
+        None => Delivery::Missing(len - rest.len()),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_are_read_as_they_are_written_and_those_of_later_versions_are_skipped() {
+        let message = [&head(MessageKind::Segment, 3).unwrap()[..], &[7, 8, 9]].concat();
+        for end in 0..message.len() {
+            let missing = if end < HEAD { HEAD - end } else { message.len() - end };
+            assert_eq!(first(&message[..end]).unwrap(), Delivery::Missing(missing));
+        }
+        let whole = Delivery::Whole(Some(MessageKind::Segment), &[7, 8, 9]);
+        assert_eq!(first(&[&message[..], &[1]].concat()).unwrap(), whole);
+        // An unknown kind, and reserved bits that a later version may set.
+        for later in [[4, 0, 0, 0, 2, 0, 0, 0], [4, 0, 0, 0, 0, 1, 0xff, 0xff]] {
+            let message = [&later[..], &[1, 2, 3, 4]].concat();
+            assert_eq!(first(&message).unwrap(), Delivery::Whole(None, &[1, 2, 3, 4]));
+        }
+        assert!(first(&u64::MAX.to_le_bytes()).is_err());
+    }
+}

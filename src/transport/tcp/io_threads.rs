@@ -1,0 +1,403 @@
+//! The threads that read from all connections. Also called: event loop, reactor.
+//!
+//! There are as many as processors, whatever the number of connections. Each waits for readiness (`mio`) of
+//! its connections, and hands on what has arrived.
+
+use std::cell::RefCell;
+use std::io::{self, Read};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread::{JoinHandle, ThreadId};
+use std::time::Duration;
+
+use foldhash::{HashMap, HashMapExt};
+use mio::unix::SourceFd;
+use mio::{Events, Interest, Poll, Registry, Token, Waker};
+
+use super::connection::Connection;
+use super::framing::{Delivery, HEAD, MessageKind, first};
+use crate::log::{Level, log};
+use crate::sys::processors;
+use crate::sys::sync::Mutex;
+use crate::transport::adaptive_wait::AdaptiveWait;
+use crate::transport::tls::Opener;
+
+/// Size of a read while the number of expected bytes is unknown.
+const SOME: usize = 64 << 10;
+/// Maximum size of a buffer that is kept for other connections.
+const MOST_KEPT: usize = 4 << 20;
+/// Number of buffers that a thread keeps.
+const BUFFERS: usize = 4;
+const WAKE: Token = Token(usize::MAX);
+
+/// What the threads do with the messages, and with the end, of a connection.
+pub(super) trait Receiver: Send + Sync {
+    fn received(&self, connection: &Arc<Connection>, kind: MessageKind, payload: &[u8]);
+
+    fn ended(&self, connection: &Arc<Connection>);
+}
+
+/// A connection that is to be read, with bytes that have arrived during its greeting.
+pub(super) struct Arrival {
+    pub(super) connection: Arc<Connection>,
+    pub(super) opener: Option<Opener>,
+    /// Records of TLS.
+    pub(super) sealed: Vec<u8>,
+    pub(super) plain: Vec<u8>,
+}
+
+pub(super) struct IoThreads {
+    receiver: Arc<dyn Receiver>,
+    /// None after `close`.
+    threads: Mutex<Option<Vec<IoThread>>>,
+}
+
+struct IoThread {
+    shared: Arc<Shared>,
+    handle: JoinHandle<()>,
+}
+
+/// What a thread shares with those that give it connections.
+struct Shared {
+    arrivals: Mutex<Vec<Arrival>>,
+    /// Number of connections, with those that the thread has not seen yet.
+    load: AtomicUsize,
+    closed: AtomicBool,
+    waker: Waker,
+}
+
+impl IoThreads {
+    pub(super) fn new(receiver: Arc<dyn Receiver>) -> Self {
+        Self { receiver, threads: Mutex::new(Some(Vec::new())) }
+    }
+
+    /// Begins to read a connection, on the thread with the fewest.
+    pub(super) fn read(&self, arrival: Arrival) -> io::Result<()> {
+        let mut threads = self.threads.lock();
+        let threads = threads.as_mut().ok_or(io::ErrorKind::NotConnected)?;
+        let load = |thread: &IoThread| thread.shared.load.load(Ordering::Relaxed);
+        let is_busy = threads.iter().all(|thread| load(thread) > 0);
+        if is_busy && threads.len() < processors() {
+            threads.push(self.start()?);
+        }
+        let thread = threads.iter().min_by_key(|thread| load(thread));
+        let shared = &thread.ok_or(io::ErrorKind::NotConnected)?.shared;
+        shared.load.fetch_add(1, Ordering::Relaxed);
+        shared.arrivals.lock().push(arrival);
+        shared.waker.wake()
+    }
+
+    fn start(&self) -> io::Result<IoThread> {
+        let poll = Poll::new()?;
+        let waker = Waker::new(poll.registry(), WAKE)?;
+        let shared = Arc::new(Shared {
+            arrivals: Mutex::default(),
+            load: AtomicUsize::new(0),
+            closed: AtomicBool::new(false),
+            waker,
+        });
+        let mut reading = Reading {
+            poll: RefCell::new(poll),
+            shared: Arc::clone(&shared),
+            receiver: Arc::clone(&self.receiver),
+            readers: HashMap::new(),
+            ready: Vec::new(),
+            buffers: Vec::new(),
+            next: 0,
+        };
+        let thread = std::thread::Builder::new().name("kvstore-io".into());
+        let handle = crate::pool::without_signals(|| thread.spawn(move || reading.run()))?;
+        Ok(IoThread { shared, handle })
+    }
+
+    /// Ends all threads, and waits for them; the calling thread may be one of them.
+    pub(super) fn close(&self) {
+        let threads = self.threads.lock().take().unwrap_or_default();
+        for thread in &threads {
+            thread.shared.closed.store(true, Ordering::SeqCst);
+            // It fails only for want of memory, and then the thread ends at the next event.
+            let _ = thread.shared.waker.wake();
+        }
+        for IoThread { handle, .. } in threads {
+            if handle.thread().id() != std::thread::current().id() {
+                // A panic was reported by the thread.
+                let _ = handle.join();
+            }
+        }
+    }
+
+    /// Number of connections that are read.
+    pub(super) fn load(&self) -> usize {
+        let threads = self.threads.lock();
+        let threads = threads.iter().flatten();
+        threads.map(|thread| thread.shared.load.load(Ordering::Relaxed)).sum()
+    }
+
+    #[cfg(test)]
+    pub(super) fn count(&self) -> usize {
+        self.threads.lock().as_ref().map_or(0, Vec::len)
+    }
+
+    /// Whether the calling thread is one of them.
+    pub(super) fn is_one(&self) -> bool {
+        let current: ThreadId = std::thread::current().id();
+        let threads = self.threads.lock();
+        threads.iter().flatten().any(|thread| thread.handle.thread().id() == current)
+    }
+}
+
+/// One thread.
+struct Reading {
+    poll: RefCell<Poll>,
+    shared: Arc<Shared>,
+    receiver: Arc<dyn Receiver>,
+    readers: HashMap<usize, Reader>,
+    /// Connections from which more can be read now.
+    ready: Vec<usize>,
+    /// Spare memory of connections of which no part of a message is held.
+    buffers: Vec<Vec<u8>>,
+    next: usize,
+}
+
+/// One connection.
+struct Reader {
+    connection: Arc<Connection>,
+    opener: Option<Opener>,
+    /// Records of TLS that are not whole yet.
+    sealed: ReceiveBuffer,
+    plain: ReceiveBuffer,
+    is_ready: bool,
+    /// The peer sends no more.
+    is_closing: bool,
+}
+
+/// Bytes that have arrived and were not handed on.
+#[derive(Default)]
+struct ReceiveBuffer {
+    bytes: Vec<u8>,
+    start: usize,
+    end: usize,
+}
+
+/// What a read has led to.
+#[derive(PartialEq, Eq)]
+enum Progress {
+    /// There may be more.
+    More,
+    Drained,
+    Ended,
+}
+
+impl Reading {
+    fn run(&mut self) {
+        let (mut events, mut lookout) = (Events::with_capacity(256), AdaptiveWait::new());
+        while !self.shared.closed.load(Ordering::SeqCst) {
+            self.take_arrivals();
+            let result = if self.ready.is_empty() {
+                self.wait(&mut events, &mut lookout)
+            } else {
+                self.poll.borrow_mut().poll(&mut events, Some(Duration::ZERO))
+            };
+            if let Err(error) = result
+                && error.kind() != io::ErrorKind::Interrupted
+            {
+                log(Level::Error, || format!("cannot wait for connections: {error}"));
+                return;
+            }
+            for event in &events {
+                let Token(token) = event.token();
+                let Some(reader) = self.readers.get_mut(&token) else { continue };
+                reader.is_closing |= event.is_read_closed() || event.is_error();
+                if !std::mem::replace(&mut reader.is_ready, true) {
+                    self.ready.push(token);
+                }
+            }
+            for token in std::mem::take(&mut self.ready) {
+                self.serve(token);
+            }
+        }
+    }
+
+    /// Waits for an event, at first by polling.
+    fn wait(&self, events: &mut Events, lookout: &mut AdaptiveWait) -> io::Result<()> {
+        let events = RefCell::new(events);
+        let poll = |limit| self.poll.borrow_mut().poll(&mut events.borrow_mut(), limit);
+        let look = || match poll(Some(Duration::ZERO)) {
+            Ok(()) if events.borrow().is_empty() => None,
+            result => Some(result),
+        };
+        lookout.wait(look, || poll(None))
+    }
+
+    fn take_arrivals(&mut self) {
+        let arrivals = std::mem::take(&mut *self.shared.arrivals.lock());
+        for arrival in arrivals {
+            let Arrival { connection, opener, sealed, plain } = arrival;
+            let token = self.next;
+            self.next += 1;
+            let registered = self.registry(|registry| {
+                registry.register(&mut SourceFd(&connection.fd()), Token(token), Interest::READABLE)
+            });
+            let (sealed, plain) = (ReceiveBuffer::of(sealed), ReceiveBuffer::of(plain));
+            let reader =
+                Reader { connection, opener, sealed, plain, is_ready: true, is_closing: true };
+            self.readers.insert(token, reader);
+            if let Err(error) = registered {
+                log(Level::Warn, || format!("a connection cannot be read: {error}"));
+                self.drop_reader(token);
+            } else {
+                self.ready.push(token);
+            }
+        }
+    }
+
+    fn registry<T>(&self, work: impl FnOnce(&Registry) -> T) -> T {
+        work(self.poll.borrow().registry())
+    }
+
+    /// Reads from a connection once.
+    fn serve(&mut self, token: usize) {
+        let Some(reader) = self.readers.get_mut(&token) else { return };
+        reader.is_ready = false;
+        let progress = match reader.advance(&mut self.buffers, &*self.receiver) {
+            Ok(progress) => progress,
+            Err(error) => {
+                let from = reader.connection.from();
+                log(Level::Debug, || format!("a connection with {from} ended: {error}"));
+                Progress::Ended
+            }
+        };
+        match progress {
+            Progress::More => {
+                reader.is_ready = true;
+                self.ready.push(token);
+            }
+            Progress::Drained => {}
+            Progress::Ended => self.drop_reader(token),
+        }
+    }
+
+    fn drop_reader(&mut self, token: usize) {
+        let Some(reader) = self.readers.remove(&token) else { return };
+        let fd = reader.connection.fd();
+        // It was not registered if that has failed.
+        let _ = self.registry(|registry| registry.deregister(&mut SourceFd(&fd)));
+        self.shared.load.fetch_sub(1, Ordering::Relaxed);
+        reader.connection.end();
+        self.receiver.ended(&reader.connection);
+    }
+}
+
+impl Reader {
+    /// Hands on what has arrived, then reads once.
+    fn advance(
+        &mut self,
+        buffers: &mut Vec<Vec<u8>>,
+        receiver: &dyn Receiver,
+    ) -> io::Result<Progress> {
+        let mut is_over = self.open(buffers)?;
+        let missing = self.hand_on(receiver)?;
+        let target = if self.opener.is_some() { &mut self.sealed } else { &mut self.plain };
+        let limit = if self.opener.is_some() { SOME } else { missing.max(SOME) };
+        let room = target.room(limit, buffers);
+        let all = room.len();
+        let progress = match self.connection.socket().read(room) {
+            Ok(0) => return Ok(Progress::Ended),
+            Ok(count) => {
+                target.end += count;
+                // What comes later, an end too, is an event of its own.
+                if count < all && !self.is_closing { Progress::Drained } else { Progress::More }
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Progress::More,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                self.is_closing = false;
+                Progress::Drained
+            }
+            Err(error) => return Err(error),
+        };
+        is_over |= self.open(buffers)?;
+        self.hand_on(receiver)?;
+        self.sealed.give_back(buffers);
+        self.plain.give_back(buffers);
+        Ok(if is_over { Progress::Ended } else { progress })
+    }
+
+    /// Opens the records that have arrived; true behind the last one.
+    fn open(&mut self, buffers: &mut Vec<Vec<u8>>) -> io::Result<bool> {
+        let Some(opener) = &mut self.opener else { return Ok(false) };
+        let Self { sealed, plain, .. } = self;
+        plain.refill(buffers);
+        plain.compact();
+        let opened = opener
+            .open(&mut sealed.bytes[sealed.start..sealed.end], &mut plain.bytes)
+            .map_err(io::Error::other)?;
+        sealed.start += opened.consumed;
+        plain.end = plain.bytes.len();
+        Ok(opened.is_closed)
+    }
+
+    /// Hands whole messages on; at least how many bytes are missing for the next one.
+    fn hand_on(&mut self, receiver: &dyn Receiver) -> io::Result<usize> {
+        let plain = &mut self.plain;
+        loop {
+            match first(&plain.bytes[plain.start..plain.end])? {
+                Delivery::Missing(count) => return Ok(count),
+                Delivery::Whole(kind, payload) => {
+                    if let Some(kind) = kind {
+                        receiver.received(&self.connection, kind, payload);
+                    }
+                    plain.start += HEAD + payload.len();
+                }
+            }
+        }
+    }
+}
+
+impl ReceiveBuffer {
+    fn of(bytes: Vec<u8>) -> Self {
+        Self { start: 0, end: bytes.len(), bytes }
+    }
+
+    /// Cuts the memory off behind the bytes that are left, which move to the front.
+    fn compact(&mut self) {
+        self.bytes.truncate(self.end);
+        self.bytes.drain(..self.start);
+        (self.start, self.end) = (0, self.bytes.len());
+    }
+
+    /// Takes memory that another connection has given back, if this one has none.
+    fn refill(&mut self, buffers: &mut Vec<Vec<u8>>) {
+        if self.bytes.capacity() == 0
+            && let Some(spare) = buffers.pop()
+        {
+            self.bytes = spare;
+        }
+    }
+
+    /// Room for so many further bytes. They lie behind those that are left, which move to the front, so that
+    /// the used part of the memory stays in the caches. Not more, or the start of the message behind a large
+    /// one would have to be moved.
+    fn room(&mut self, count: usize, buffers: &mut Vec<Vec<u8>>) -> &mut [u8] {
+        self.refill(buffers);
+        self.bytes.copy_within(self.start..self.end, 0);
+        (self.start, self.end) = (0, self.end - self.start);
+        // A length that was announced takes no memory before its bytes arrive.
+        let limit = self.end + count.min(self.end.max(SOME * 4));
+        if limit > self.bytes.len() {
+            self.bytes.resize(limit, 0);
+        }
+        &mut self.bytes[self.end..limit]
+    }
+
+    /// Gives the memory to other connections if no byte is left.
+    fn give_back(&mut self, buffers: &mut Vec<Vec<u8>>) {
+        if self.start < self.end || self.bytes.capacity() == 0 {
+            return;
+        }
+        let spare = std::mem::take(&mut self.bytes);
+        (self.start, self.end) = (0, 0);
+        if buffers.len() < BUFFERS && spare.capacity() <= MOST_KEPT {
+            buffers.push(spare);
+        }
+    }
+}

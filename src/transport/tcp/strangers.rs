@@ -1,0 +1,196 @@
+//! The connections that are not admitted yet: how many there may be, and for how long.
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::{IpAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+use super::admission::ListenerGreeting;
+use super::layer::Layer;
+
+/// Maximum time of a greeting.
+const GREETING: Duration = Duration::from_secs(2);
+/// Maximum number of greetings at a time.
+const MOST: usize = 1_024;
+
+/// A connection during its greeting.
+pub(super) struct Stranger {
+    pub(super) socket: TcpStream,
+    pub(super) ip: IpAddr,
+    pub(super) layer: Layer,
+    pub(super) greeting: ListenerGreeting,
+    /// Bytes that have arrived and were not understood yet, and those of them that were inside TLS.
+    pub(super) received: Vec<u8>,
+    pub(super) plain: Vec<u8>,
+    /// Its first byte has arrived.
+    pub(super) is_called: bool,
+}
+
+impl Stranger {
+    pub(super) fn new(socket: TcpStream, ip: IpAddr, layer: Layer) -> Self {
+        let greeting = ListenerGreeting::default();
+        Self {
+            socket,
+            ip,
+            layer,
+            greeting,
+            received: Vec::new(),
+            plain: Vec::new(),
+            is_called: false,
+        }
+    }
+}
+
+/// All of them, by numbers that grow with the time of their arrival.
+pub(super) struct Strangers<T = Stranger> {
+    all: BTreeMap<usize, (Instant, T)>,
+    counts: HashMap<IpAddr, usize>,
+    next: usize,
+}
+
+impl<T> Default for Strangers<T> {
+    fn default() -> Self {
+        Self { all: BTreeMap::new(), counts: HashMap::new(), next: 0 }
+    }
+}
+
+/// What has an address.
+pub(super) trait HasAddress {
+    fn ip(&self) -> IpAddr;
+}
+
+impl HasAddress for Stranger {
+    fn ip(&self) -> IpAddr {
+        self.ip
+    }
+}
+
+impl<T: HasAddress> Strangers<T> {
+    /// Makes room for one more from an address, which may have half of the places that others leave free. The
+    /// oldest one of the address goes if it has more, or of that with the most if no place is free.
+    pub(super) fn make_room(&mut self, ip: IpAddr) -> Option<T> {
+        let own = self.counts.get(&ip).copied().unwrap_or(0);
+        let others = self.all.len() - own;
+        let crowded = if own > 0 && own >= (MOST - others) / 2 {
+            ip
+        } else if self.all.len() >= MOST {
+            *self.counts.iter().max_by_key(|(_, count)| **count)?.0
+        } else {
+            return None;
+        };
+        let oldest = self.all.iter().find(|(_, (_, stranger))| stranger.ip() == crowded);
+        let token = *oldest?.0;
+        self.remove(token)
+    }
+
+    /// Adds one, and gives its number.
+    pub(super) fn add(&mut self, stranger: T, now: Instant) -> usize {
+        let token = self.next;
+        self.next += 1;
+        *self.counts.entry(stranger.ip()).or_default() += 1;
+        self.all.insert(token, (now + GREETING, stranger));
+        token
+    }
+
+    pub(super) fn get(&mut self, token: usize) -> Option<&mut T> {
+        self.all.get_mut(&token).map(|(_, stranger)| stranger)
+    }
+
+    pub(super) fn remove(&mut self, token: usize) -> Option<T> {
+        let (_, stranger) = self.all.remove(&token)?;
+        if let Some(count) = self.counts.get_mut(&stranger.ip()) {
+            *count -= 1;
+            if *count == 0 {
+                self.counts.remove(&stranger.ip());
+            }
+        }
+        Some(stranger)
+    }
+
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
+        self.all.first_key_value().map(|(_, (deadline, _))| *deadline)
+    }
+
+    /// Removes those whose time is over.
+    pub(super) fn overdue(&mut self, now: Instant) -> Vec<T> {
+        let mut overdue = Vec::new();
+        while let Some((&token, (deadline, _))) = self.all.first_key_value()
+            && *deadline <= now
+        {
+            overdue.extend(self.remove(token));
+        }
+        overdue
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+
+    struct Named(IpAddr, usize);
+
+    impl HasAddress for Named {
+        fn ip(&self) -> IpAddr {
+            self.0
+        }
+    }
+
+    fn ip(last: usize) -> IpAddr {
+        Ipv4Addr::from(u32::try_from(last).unwrap()).into()
+    }
+
+    /// Adds one, and gives the one that has gone for it.
+    fn add(all: &mut Strangers<Named>, address: usize, number: usize) -> Option<(IpAddr, usize)> {
+        let gone = all.make_room(ip(address));
+        all.add(Named(ip(address), number), Instant::now());
+        gone.map(|Named(ip, number)| (ip, number))
+    }
+
+    #[test]
+    fn one_address_keeps_half_of_the_places_and_loses_its_oldest() {
+        let mut all = Strangers::default();
+        for number in 0..MOST / 2 {
+            assert_eq!(add(&mut all, 1, number), None);
+        }
+        for number in 0..100 {
+            assert_eq!(add(&mut all, 1, MOST / 2 + number), Some((ip(1), number)));
+        }
+        // Another address has half of what is left.
+        for number in 0..MOST / 4 {
+            assert_eq!(add(&mut all, 2, number), None);
+        }
+        assert_eq!(add(&mut all, 2, MOST), Some((ip(2), 0)));
+        assert_eq!(all.all.len(), MOST / 2 + MOST / 4);
+    }
+
+    #[test]
+    fn with_very_many_addresses_one_of_the_most_frequent_goes() {
+        let mut all = Strangers::default();
+        for number in 0..10 {
+            add(&mut all, 1, number);
+        }
+        for address in 2..=MOST - 9 + 1 {
+            if all.all.len() < MOST {
+                assert_eq!(add(&mut all, address, 0), None);
+            }
+        }
+        assert_eq!(all.all.len(), MOST);
+        assert_eq!(add(&mut all, 5_000, 0), Some((ip(1), 0)));
+        assert_eq!((all.all.len(), all.counts[&ip(1)]), (MOST, 9));
+    }
+
+    #[test]
+    fn whoever_is_too_slow_goes_in_the_order_of_arrival() {
+        let (mut all, start) = (Strangers::default(), Instant::now());
+        for number in 0..5_u32 {
+            let at = start + Duration::from_millis(10) * number;
+            all.add(Named(ip(number as usize), number as usize), at);
+        }
+        all.remove(1);
+        assert_eq!(all.next_deadline(), Some(start + GREETING));
+        let gone = all.overdue(start + GREETING + Duration::from_millis(25));
+        assert_eq!(gone.iter().map(|it| it.1).collect::<Vec<_>>(), [0, 2]);
+        assert_eq!((all.all.len(), all.counts.len()), (2, 2));
+    }
+}

@@ -1,0 +1,24 @@
+//! TLS 1.3 without sockets, clocks and threads: bytes in, bytes out. Also called: sans-IO, record layer.
+//!
+//! rustls does the handshake (`handshake`) and keeps the traffic secrets (`traffic_keys`). After the
+//! handshake, `ring` seals and opens records between the buffers of the transport (`record`): one half is
+//! for the threads that send (`sealer`), one for the thread that reads (`opener`); they share a lock only
+//! during key updates. Sections in comments are those of RFC 8446.
+//!
+//! No session is resumed, and no early data is sent: listeners send no tickets, callers drop them.
+
+mod connection;
+mod error;
+mod handshake;
+mod opener;
+mod record;
+mod sealer;
+#[cfg(test)]
+mod tests;
+mod traffic_keys;
+
+pub(in crate::transport) use connection::TlsConnection;
+pub(in crate::transport) use error::TlsError;
+pub(in crate::transport) use opener::{Opened, Opener};
+pub(in crate::transport) use record::MAX_RECORD;
+pub(in crate::transport) use sealer::Sealer;
