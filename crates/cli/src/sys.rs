@@ -62,21 +62,6 @@ pub(crate) fn ending(child: u32) -> Option<ExitReason> {
     exited.or_else(|| status.terminating_signal().map(ExitReason::Signal))
 }
 
-/// Whether options, or the environment, turn TLS on.
-pub(crate) fn wants_tls(options: &[(String, String)]) -> bool {
-    options.iter().any(|(name, _)| name == "tls_cert_file")
-        || std::env::var_os("KV_TLS_CERT_FILE").is_some()
-}
-
-/// Prepares this process for TLS if it is wanted. To be called before any thread is started.
-pub(crate) fn prepare_for_tls(options: &[(String, String)]) {
-    let (variable, value) = kvstore::TLS_VARIABLE;
-    if wants_tls(options) && std::env::var_os(variable).is_none() {
-        // SAFETY: there is only this thread.
-        unsafe { std::env::set_var(variable, value) };
-    }
-}
-
 /// Makes the process of a command end with this one, and send its number through `keeper` before
 /// exec. So it cannot have started a process that the keeper does not know of.
 ///

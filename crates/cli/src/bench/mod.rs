@@ -29,7 +29,6 @@ use crate::launch::run;
 use crate::launch::state::EndPolicy;
 use crate::launch::{LaunchContext, Launcher};
 use crate::settings;
-use crate::sys;
 
 use agree::BenchGroup;
 use asked::BenchWork;
@@ -87,7 +86,6 @@ pub(crate) struct Arguments {
 
 /// Measures, or starts a job that does.
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
-    sys::prepare_for_tls(&arguments.set);
     settings::check(&arguments.set).map_err(Failure::usage)?;
     arguments.work.check().map_err(Failure::usage)?;
     let config = arguments.config().map_err(Failure::usage)?;
@@ -125,7 +123,7 @@ impl Arguments {
 
     /// Runs a job on this machine whose workers are this command with the same arguments.
     fn start_job(&self) -> Result<ExitCode> {
-        let launcher = Launcher::new(COMMAND, &self.set)?;
+        let launcher = Launcher::new(COMMAND)?;
         let site = ProcessPlacement::here(self.num_workers.unwrap_or(1));
         let program = env::current_exe()?.into_os_string();
         let plan = LaunchPlan {

@@ -79,7 +79,6 @@ const CHECKS: &[(&str, Check)] = &[
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let settings = arguments.asked.settings();
     settings::check(&settings).map_err(Failure::usage)?;
-    crate::sys::prepare_for_tls(&settings);
     let mut case = DoctorContext::new(&arguments.asked);
     let mut out = io::stdout().lock();
     let mut problems = 0;

@@ -54,9 +54,8 @@ pub(crate) struct Launcher {
 }
 
 impl Launcher {
-    /// A launcher of jobs with these options. To be called before any thread is started.
-    pub(crate) fn new(command: &'static str, settings: &[(String, String)]) -> io::Result<Self> {
-        sys::prepare_for_tls(settings);
+    /// A launcher of jobs for a subcommand.
+    pub(crate) fn new(command: &'static str) -> io::Result<Self> {
         sys::raise_file_limit();
         let (sender, events) = mpsc::channel();
         let signalled = sender.clone();

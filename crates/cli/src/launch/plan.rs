@@ -10,7 +10,7 @@ use kvstore::{Config, Role};
 use serde::{Deserialize, Serialize};
 
 use crate::settings;
-use crate::sys::{self, random};
+use crate::sys::random;
 
 /// How agents are told a [`Role`].
 #[derive(Serialize, Deserialize)]
@@ -188,11 +188,8 @@ impl LaunchPlan {
             (format!("KV_{}", name.to_uppercase()), Some(value.clone()))
         };
         let own = variables.into_iter().map(|(variable, value)| (variable.to_owned(), value));
-        let (threads, value) = kvstore::TLS_VARIABLE;
-        let threads =
-            sys::wants_tls(&self.settings).then(|| (threads.to_owned(), Some(value.to_owned())));
         let token = self.token.iter().map(|token| ("KV_TOKEN".to_owned(), Some(token.clone())));
-        self.settings.iter().map(set).chain(own).chain(threads).chain(token).collect()
+        self.settings.iter().map(set).chain(own).chain(token).collect()
     }
 
     /// Configuration of an observer of the job; None without a scheduler.

@@ -106,7 +106,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         }
         return Ok(ExitCode::SUCCESS);
     }
-    let launcher = Launcher::new(COMMAND, &arguments.set)?;
+    let launcher = Launcher::new(COMMAND)?;
     let mut restarts = 0;
     loop {
         let mut plan = plan(arguments, &site, restarts)?;

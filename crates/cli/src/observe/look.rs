@@ -32,7 +32,6 @@ impl ObservedJob {
     }
 
     pub(crate) fn open(&self) -> Result<Observer> {
-        crate::sys::prepare_for_tls(&self.set);
         Observer::open(&self.config()?)
     }
 }

@@ -1,7 +1,5 @@
 //! The processes `kvstore server` and `kvstore scheduler`. Also called: daemons.
 
-mod refusals;
-
 use std::process::{self, ExitCode};
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -111,8 +109,6 @@ pub(crate) fn scheduler(arguments: &SchedulerOptions) -> anyhow::Result<ExitCode
 fn serve(role: Role, options: &ServeOptions, rank: Option<u32>) -> anyhow::Result<ExitCode> {
     settings::check(&options.set).map_err(Failure::usage)?;
     let config = options.config(role, rank).map_err(Failure::usage)?;
-    crate::sys::prepare_for_tls(&options.set);
-    refusals::announce(role.name());
     let warn = move |_, text: &str| say(role.name(), text);
     kvstore::set_logger(kvstore::Level::Warn, Some(Arc::new(warn)));
     let service = Arc::new(Service::default());
