@@ -1,27 +1,25 @@
-//! What processes that mean harm can say: by hand over TCP, and over a session of the engine. Over
-//! TLS a session needs a process of its own, for the variable that TLS needs.
+//! What hostile processes send: frames, messages that are none, and bytes before a greeting has succeeded.
 
-use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::thread;
 use std::time::Duration;
 
 use siphasher::sip::SipHasher24;
-use zenoh::{Session, Wait};
 
-use super::program::say;
-
-/// The variables that tell this program to attack: whom, as whom, the job, and how TLS is spoken.
-pub const TO: &str = "KV_TEST_ATTACK_TO";
-pub const KEY: &str = "KV_TEST_ATTACK_KEY";
-pub const NAME: &str = "KV_TEST_ATTACK_NAME";
-pub const TLS: &str = "KV_TEST_ATTACK_TLS";
-/// Whether it lies, or says one thing that is true.
-pub const LIES: &str = "KV_TEST_ATTACK_LIES";
+use super::greeting::Call;
+use super::job::LIMIT;
+use super::session::{FRAMES, Login, Session};
 
 pub const HELLO: u8 = 1;
+pub const LOOK: u8 = 29;
 pub const SERVER: u8 = 2;
 pub const WORKER: u8 = 1;
 const HEADER: usize = 140;
+/// The longest payload of a message.
+const MOST_BYTES: u32 = 1 << 30;
+/// The kind of a message that offers shared memory.
+const OFFER: u16 = 1;
 
 /// A frame as in docs/wire.md, of a process that the job does not know.
 pub struct Frame {
@@ -69,6 +67,17 @@ impl Frame {
         }
     }
 
+    /// A process asks for an echo of this many bytes.
+    pub fn look(job: &str, at: &str, echo: u32) -> Self {
+        let mut payload = u16::try_from(at.len()).unwrap().to_le_bytes().to_vec();
+        payload.extend_from_slice(at.as_bytes());
+        payload.extend_from_slice(&u32::MAX.to_le_bytes());
+        payload.push(255);
+        payload.extend_from_slice(&echo.to_le_bytes());
+        let hello = Self::hello(job, WORKER, u32::MAX, (0, 0), at);
+        Self { kind: LOOK, request: 1, payload, ..hello }
+    }
+
     pub fn bytes(&self) -> Vec<u8> {
         let mut bytes = b"KVST".to_vec();
         bytes.extend_from_slice(&self.version.to_le_bytes());
@@ -96,58 +105,38 @@ impl Frame {
     }
 }
 
-/// A session of the engine that calls an address, with settings besides.
-pub fn session(protocol: &str, to: &str, settings: &[(&str, String)]) -> Option<Session> {
-    let mut config = zenoh::Config::default();
-    let own = [
-        ("mode", "\"client\"".to_owned()),
-        ("connect/endpoints", format!("[\"{protocol}/{to}\"]")),
-        ("connect/timeout_ms", "3000".into()),
-        ("connect/exit_on_failure", "true".into()),
-        ("scouting/multicast/enabled", "false".into()),
-        ("transport/shared_memory/enabled", "false".into()),
-        ("transport/unicast/qos/enabled", "false".into()),
-    ];
-    for (name, value) in own.iter().chain(settings) {
-        config.insert_json5(name, value).unwrap();
-    }
-    zenoh::open(config).wait().ok()
-}
-
-/// Plays an attacker if this test was started as one.
-#[test]
-fn plays() {
-    let Ok(to) = std::env::var(TO) else { return };
-    let [key, name, tls] = [KEY, NAME, TLS].map(|name| std::env::var(name).unwrap());
-    let Some(session) = session("tls", &to, &[("transport/link/tls", tls)]) else {
-        return say("kept out");
-    };
-    if std::env::var_os(LIES).is_some() {
-        lie(&session, &key, &name);
-    } else {
-        let hello = Frame::hello(&name, WORKER, 0, (2, 1), "mallory");
-        session.put(&key, hello.bytes()).wait().unwrap();
-    }
-    session.close().wait().unwrap();
-    say("done");
-}
-
 /// What is no frame, much of it, frames cut off, and lengths that lie.
-pub fn lie(session: &Session, key: &str, job: &str) {
-    let put = |bytes: Vec<u8>| session.put(key, bytes).wait().unwrap();
+pub fn lie(session: &mut Session, job: &str) {
     for _ in 0..8 {
-        put(vec![0x5a; 8 << 20]);
+        session.put(&vec![0x5a; 8 << 20]).unwrap();
     }
     let hello = || Frame::hello(job, WORKER, 0, (2, 1), "mallory");
     let whole = hello().bytes();
     for len in [u64::MAX, 1 << 40, 1 << 20, 141] {
         for kind in [1, 5, 13, 16, 18, 23, 28, 200] {
-            put(Frame { kind, len: Some(len), ..hello() }.bytes());
+            session.put(&Frame { kind, len: Some(len), ..hello() }.bytes()).unwrap();
         }
         for end in 0..whole.len() {
-            put(whole[..end].to_vec());
+            session.put(&whole[..end]).unwrap();
         }
     }
+    // Kinds of messages that receivers do not know, and offers of memory that are none.
+    for kind in [2, 300, u16::MAX] {
+        session.send(kind, &[0x5a; 999]).unwrap();
+    }
+    for len in [0, 1, 31, 32, 33, 4_096] {
+        session.send(OFFER, &vec![0x5a; len]).unwrap();
+    }
+}
+
+/// Messages of the longest length, of which little follows; the sessions have to stay.
+pub fn claim_much(to: &str, login: &Login) -> Vec<Session> {
+    let claim = |number| {
+        let mut session = Session::open(to, &format!("mallory{number}"), login).unwrap();
+        session.send_as(MOST_BYTES, FRAMES, &[0x5a; 4_096]).unwrap();
+        session
+    };
+    (0..8).map(claim).collect()
 }
 
 /// A connection that says something, and nothing more.
@@ -158,9 +147,9 @@ pub fn call(to: &str, words: &[u8]) -> Option<TcpStream> {
     Some(stream)
 }
 
-/// The first greeting of the engine, behind its length.
+/// A whole Call, of a process without a credential.
 pub fn greeting() -> Vec<u8> {
-    vec![11, 0, 0x01, 0x09, 0x72, 1, 2, 3, 4, 5, 6, 7, 8]
+    Call::new("", "mallory", false).bytes()
 }
 
 /// Waits until the other side ends a connection.
@@ -171,7 +160,52 @@ pub fn ends(mut stream: TcpStream, limit: Duration) -> bool {
         match stream.read(&mut bytes) {
             Ok(0) => return true,
             Ok(_) => {}
-            Err(error) => return error.kind() == std::io::ErrorKind::ConnectionReset,
+            Err(error) => return error.kind() == io::ErrorKind::ConnectionReset,
+        }
+    }
+}
+
+/// Passes the connection of a caller on to `to`; gives what the caller has said.
+pub fn overhear(to: &str, call: impl FnOnce(&str)) -> Vec<u8> {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let to = to.to_owned();
+    let between = thread::spawn(move || {
+        let ways = [listener.accept().unwrap().0, TcpStream::connect(to).unwrap()];
+        ways.iter().for_each(|way| way.set_read_timeout(Some(LIMIT)).unwrap());
+        let [mut caller, mut called] = ways;
+        let back = (called.try_clone().unwrap(), caller.try_clone().unwrap());
+        let answers = thread::spawn(move || {
+            let (mut from, mut to) = back;
+            let _ = io::copy(&mut from, &mut to);
+            let _ = to.shutdown(Shutdown::Both);
+        });
+        let (mut said, mut piece) = (Vec::new(), [0; 4096]);
+        while let Ok(count @ 1..) = caller.read(&mut piece) {
+            said.extend_from_slice(&piece[..count]);
+            called.write_all(&piece[..count]).unwrap();
+        }
+        let _ = called.shutdown(Shutdown::Both);
+        answers.join().unwrap();
+        said
+    });
+    call(&address);
+    between.join().unwrap()
+}
+
+/// Sends recorded bytes again; gives what the receiver answers until it ends the connection. None if it
+/// does not end it.
+pub fn replay(to: &str, said: &[u8]) -> Option<Vec<u8>> {
+    // The receiver may end it before all is said.
+    let Some(mut stream) = call(to, said) else { return Some(Vec::new()) };
+    stream.set_read_timeout(Some(LIMIT)).unwrap();
+    let (mut heard, mut piece) = (Vec::new(), [0; 4096]);
+    loop {
+        match stream.read(&mut piece) {
+            Ok(0) => return Some(heard),
+            Ok(count) => heard.extend_from_slice(&piece[..count]),
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Some(heard),
+            Err(_) => return None,
         }
     }
 }

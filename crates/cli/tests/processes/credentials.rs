@@ -28,7 +28,8 @@ fn besieged(job: &Job, give: impl Fn(&Job, &str) -> Job, attack: impl FnOnce(&Jo
     let mut running = start(&job, give);
     running.hear("sum 3 ");
     attack(&job);
-    running.scheduler().hear("kvstore scheduler: refused a connection: ");
+    let line = running.scheduler().hear_of(": refused a connection: ");
+    assert!(line.starts_with("kvstore scheduler: ") && line.contains(" at 127.0.0.1:"), "{line}");
     let ends = running.end_well();
     let said = |end: &End| end.said("closed").is_some();
     assert!(ends.iter().all(said), "{ends:?}");

@@ -154,21 +154,27 @@ fn a_low_limit_on_open_files_is_found() {
     finds(&mut command, "open files", &["70 open files are allowed", "about 196", "ulimit -n 196"]);
 }
 
-/// Passes batches of the engine on, each behind its length, up to the first one that would not fit
-/// into a packet of 1,300 bytes: of that it reads nothing, nor of anything behind it.
+/// Passes the messages of a connection on, up to the first one that would not fit into a packet of 1,300
+/// bytes: of that it reads nothing but the head, nor of anything behind it.
 fn relay(mut from: TcpStream, mut to: TcpStream, is_narrow: bool) {
     const MOST: usize = 1_300;
     let mut pass = || -> std::io::Result<bool> {
-        let mut length = [0; 2];
-        from.read_exact(&mut length)?;
-        let len = usize::from(u16::from_le_bytes(length));
+        let mut head = [0; 8];
+        from.read_exact(&mut head)?;
+        let [a, b, c, d, _, _, low, high] = head;
+        // The greeting has its length elsewhere.
+        let len = match &head[..4] {
+            b"KVSC" | b"KVSL" => u32::from(u16::from_le_bytes([low, high])),
+            _ => u32::from_le_bytes([a, b, c, d]),
+        };
+        let len = usize::try_from(len).unwrap();
         if is_narrow && len > MOST {
             return Ok(false);
         }
-        let mut batch = vec![0; len];
-        from.read_exact(&mut batch)?;
-        to.write_all(&length)?;
-        to.write_all(&batch)?;
+        let mut message = vec![0; len];
+        from.read_exact(&mut message)?;
+        to.write_all(&head)?;
+        to.write_all(&message)?;
         Ok(true)
     };
     while pass().is_ok_and(|passed| passed) {}

@@ -1,22 +1,16 @@
 //! Hellos that a reader forges: its credential lets it pull, and nothing that it says of the job, of
 //! others or of barriers counts. Each attack is made with a token, and with a certificate.
 
-use std::env;
 use std::net::TcpListener;
 use std::time::Duration;
 
-use kvstore::TLS_VARIABLE;
-use zenoh::{Session, Wait};
-
-use super::attacker::{Frame, WORKER, call, session};
-use super::hostile::{job_name, login};
-use super::hostile_tls::settings;
-use super::job::{Job, LIMIT, Process, Running, Turn, soon, this_program};
+use super::attacker::{Frame, WORKER, call};
+use super::hostile::job_name;
+use super::hostile_tls::client_hello;
+use super::job::{Job, LIMIT, Process, Running, Turn, soon};
 use super::keys::{Keys, start};
 use super::program::{PAUSE_MS, ROUNDS};
-
-/// Set in a process that plays a test with certificates.
-const CERTIFIED: &str = "KV_TEST_CERTIFIED";
+use super::session::{Login, Session, client};
 
 /// The credentials of a job, and that of a reader, which is for any rank.
 pub struct Access {
@@ -40,30 +34,28 @@ impl Access {
         if self.is_tls { self.keys.secured(job, role) } else { self.keys.tokened(job, "job") }
     }
 
+    /// The first words of a TLS handshake; None for a job without TLS.
+    pub fn client_hello(&self) -> Option<Vec<u8>> {
+        self.is_tls.then(|| client_hello(&client(&self.keys, None)))
+    }
+
     /// A session of the reader with a process of the job.
     pub fn enter(&self, to: &str) -> Session {
         assert!(soon(LIMIT, || call(to, &[]).is_some()));
-        let (protocol, login) = if self.is_tls {
-            ("tls", vec![("transport/link/tls", settings(&self.keys, "reader"))])
+        let login = if self.is_tls {
+            Login::certificate(&self.keys, "reader")
         } else {
-            ("tcp", login(&self.keys, "reader"))
+            Login::token(&self.keys, "reader")
         };
-        session(protocol, to, &login).unwrap()
+        Session::open(to, "mallory", &login).unwrap()
     }
 }
 
-/// Plays a test with tokens, and with certificates in a process of its own, for the variable that TLS
-/// needs.
-pub fn with_both(test: &str, play: impl Fn(&Access)) {
+/// Plays a test with tokens, and with certificates.
+pub fn with_both(name: &str, play: impl Fn(&Access)) {
     let _turn = Turn::take();
-    let is_tls = env::var_os(CERTIFIED).is_some();
-    let name = test.replace("::", "-");
-    play(&Access::new(&name, is_tls));
-    if !is_tls {
-        let mut command = this_program(test);
-        command.env(CERTIFIED, "yes").env(TLS_VARIABLE.0, TLS_VARIABLE.1);
-        let end = Process::start("a test with certificates", command).end(2 * LIMIT);
-        assert!(end.status == Some(0) && end.text().contains("1 passed"), "{}", end.text());
+    for (kind, is_tls) in [("token", false), ("tls", true)] {
+        play(&Access::new(&format!("{name}-{kind}"), is_tls));
     }
 }
 
@@ -120,48 +112,52 @@ impl Claims {
 }
 
 /// Says hello to the scheduler with the credential of a reader.
-pub fn claim(session: &Session, job: &Job, claims: &Claims) {
+pub fn claim(session: &mut Session, job: &Job, claims: &Claims) {
     let rank = claims.rank.unwrap_or(u32::MAX);
     let frame = Frame::hello(&job_name(job), WORKER, rank, (0, 0), "reader@mallory");
     let frame = Frame { payload: claims.payload(job), ..frame };
-    session.put("kvstore/-/scheduler/reader/mallory", frame.bytes()).wait().unwrap();
+    session.put(&frame.bytes()).unwrap();
 }
 
 #[test]
 fn a_reader_that_calls_a_server_lost_ends_no_job() {
-    with_both("forged::a_reader_that_calls_a_server_lost_ends_no_job", |access| {
+    with_both("forged-lost", |access| {
         let job = Job::new("train", 2, 1).told(ROUNDS, 60).told(PAUSE_MS, 20);
         let mut running = start(&job, |job, role| access.give(job, role));
         running.hear("sum 5 ");
-        let session = access.enter(&job.root);
+        let mut session = access.enter(&job.root);
         for epoch in [1, 9, u32::MAX] {
             let members = vec![(SERVER, 0, LOST, "127.0.0.1:1".into())];
-            claim(&session, &job, &Claims { epoch, members, ..Claims::default() });
+            claim(&mut session, &job, &Claims { epoch, members, ..Claims::default() });
         }
         running.end_well();
-        session.close().wait().unwrap();
+        session.close();
     });
 }
 
 #[test]
 fn a_reader_that_comes_first_leads_no_worker_to_its_own_address() {
-    with_both("forged::a_reader_that_comes_first_leads_no_worker_to_its_own_address", |access| {
+    with_both("forged-trap", |access| {
         let job = Job::new("train", 2, 1).told(ROUNDS, 5);
         let scheduler = access.give(&job, "scheduler").start_scheduler();
-        let session = access.enter(&job.root);
+        let mut session = access.enter(&job.root);
         let trap = TcpListener::bind("127.0.0.1:0").unwrap();
         trap.set_nonblocking(true).unwrap();
         let members = vec![(SERVER, 0, 0, trap.local_addr().unwrap().to_string())];
-        claim(&session, &job, &Claims { rank: Some(1), epoch: 1, members, ..Claims::default() });
+        claim(
+            &mut session,
+            &job,
+            &Claims { rank: Some(1), epoch: 1, members, ..Claims::default() },
+        );
         let server = access.give(&job, "server").start_server(0);
         let mut all = vec![scheduler, server, access.give(&job, "worker").start_worker(0)];
         let place = Claims::place(1);
         let ended = soon(LIMIT, || {
-            claim(&session, &job, &place);
+            claim(&mut session, &job, &place);
             all[2].has_ended()
         });
         assert!(ended, "the worker does not end");
-        session.close().wait().unwrap();
+        session.close();
         Running { all, job }.end_well();
         assert!(trap.accept().is_err(), "a worker has called the reader's address");
     });
@@ -169,81 +165,78 @@ fn a_reader_that_comes_first_leads_no_worker_to_its_own_address() {
 
 #[test]
 fn a_reader_that_claims_to_have_passed_opens_no_barrier() {
-    with_both("forged::a_reader_that_claims_to_have_passed_opens_no_barrier", |access| {
+    with_both("forged-passed", |access| {
         let job = Job::new("barriers", 3, 1).told(ROUNDS, 200);
         let scheduler = access.give(&job, "scheduler").start_scheduler();
         let mut all = vec![scheduler, access.give(&job, "server").start_server(0)];
         let worker = access.give(&job, "worker");
         all.extend([worker.start_worker(0), worker.start_worker(1)]);
-        let session = access.enter(&job.root);
+        let mut session = access.enter(&job.root);
         let passes = Claims { rank: Some(2), passed: 1 << 40, ..Claims::default() };
-        let hello = || claim(&session, &job, &passes);
-        let hears = |process: &mut Process, word: &str| {
+        let hello = |session: &mut Session| claim(session, &job, &passes);
+        let hears = |session: &mut Session, process: &mut Process, word: &str| {
             assert!(soon(LIMIT, || {
-                hello();
+                hello(session);
                 process.count(word) > 0
             }));
         };
-        hears(&mut all[2], "barrier 5");
+        hears(&mut session, &mut all[2], "barrier 5");
         all[3].signal("STOP");
         std::thread::sleep(Duration::from_millis(200));
         let before = all[2].count("barrier ");
         for _ in 0..10 {
-            hello();
+            hello(&mut session);
             std::thread::sleep(Duration::from_millis(100));
         }
         let passed = all[2].count("barrier ") - before;
         all[3].signal("CONT");
         assert!(passed <= 1, "worker 0 passed {passed} barriers to which worker 1 did not come");
-        hears(&mut all[3], "barrier 150");
+        hears(&mut session, &mut all[3], "barrier 150");
         let workers = all.split_off(2);
         for worker in workers {
             let end = worker.end(LIMIT);
             assert!(end.status == Some(0), "{end:?}");
         }
-        session.close().wait().unwrap();
+        session.close();
         Running { all, job }.end_well();
     });
 }
 
 #[test]
 fn a_reader_that_comes_first_does_not_choose_the_type_of_the_store() {
-    with_both(
-        "forged::a_reader_that_comes_first_does_not_choose_the_type_of_the_store",
-        |access| {
-            let job = Job::new("train", 3, 1).told(ROUNDS, 5).told(PAUSE_MS, 100);
-            let scheduler = access.give(&job, "scheduler").start_scheduler();
-            let mut all = vec![scheduler, access.give(&job, "server").start_server(0)];
-            let session = access.enter(&job.root);
-            // Without rounds, on_worker_loss=fail, and other numbers.
-            let mut terms = vec![2, 0];
-            [0u64, 3_000, 1 << 20, 1 << 30, 1].iter().for_each(|it| terms.extend(it.to_le_bytes()));
-            claim(&session, &job, &Claims { rank: Some(2), terms, ..Claims::default() });
-            let worker = access.give(&job, "worker");
-            all.extend([worker.start_worker(0), worker.start_worker(1)]);
-            let place = Claims::place(2);
-            for worker in &mut all[2..] {
-                let ended = soon(LIMIT, || {
-                    claim(&session, &job, &place);
-                    worker.has_ended()
-                });
-                assert!(ended, "{} does not end", worker.name);
-            }
-            session.close().wait().unwrap();
-            Running { all, job }.end_well();
-        },
-    );
+    with_both("forged-terms", |access| {
+        let job = Job::new("train", 3, 1).told(ROUNDS, 5).told(PAUSE_MS, 100);
+        let scheduler = access.give(&job, "scheduler").start_scheduler();
+        let mut all = vec![scheduler, access.give(&job, "server").start_server(0)];
+        let mut session = access.enter(&job.root);
+        // Without rounds, on_worker_loss=fail, and other numbers.
+        let mut terms = vec![2, 0];
+        [0u64, 3_000, 1 << 20, 1 << 30, 1].iter().for_each(|it| terms.extend(it.to_le_bytes()));
+        claim(&mut session, &job, &Claims { rank: Some(2), terms, ..Claims::default() });
+        let worker = access.give(&job, "worker");
+        all.extend([worker.start_worker(0), worker.start_worker(1)]);
+        let place = Claims::place(2);
+        for worker in &mut all[2..] {
+            let ended = soon(LIMIT, || {
+                claim(&mut session, &job, &place);
+                worker.has_ended()
+            });
+            assert!(ended, "{} does not end", worker.name);
+        }
+        session.close();
+        Running { all, job }.end_well();
+    });
 }
 
 /// A process that pushes would have to have the credential of a worker.
 #[test]
 fn a_reader_that_calls_itself_a_worker_takes_no_place() {
-    with_both("forged::a_reader_that_calls_itself_a_worker_takes_no_place", |access| {
+    with_both("forged-works", |access| {
         let job = Job::new("train", 2, 1).told(ROUNDS, 5);
         let mut all = vec![access.give(&job, "scheduler").start_scheduler()];
-        let session = access.enter(&job.root);
+        let mut session = access.enter(&job.root);
         for rank in [None, Some(0), Some(1)] {
-            claim(&session, &job, &Claims { rank, works: true, ..Claims::default() });
+            claim(&mut session, &job, &Claims { rank, works: true, ..Claims::default() });
         }
         // What comes later in the same session is behind it.
         std::thread::sleep(Duration::from_millis(500));
@@ -255,6 +248,6 @@ fn a_reader_that_calls_itself_a_worker_takes_no_place() {
         let logged =
             "reader at reader@mallory: dropped a frame Hello as worker: a reader pushes nothing";
         assert!(ends[0].text().contains(logged), "{:?}", ends[0]);
-        session.close().wait().unwrap();
+        session.close();
     });
 }

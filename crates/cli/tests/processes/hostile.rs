@@ -3,14 +3,15 @@
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use zenoh::Wait;
-use zenoh::sample::Locality;
-
-use super::attacker::{self, Frame, SERVER, WORKER, call, greeting, lie, session};
+use super::attacker::{
+    Frame, SERVER, WORKER, call, claim_much, ends, greeting, lie, overhear, replay,
+};
 use super::common::random::Random;
+use super::greeting::{FULL, NOT_ALLOWED, OTHER_TOKEN};
 use super::job::{End, Job, LIMIT, MARGIN, Process, Running, Turn, free_address, soon};
 use super::keys::{Keys, start};
 use super::program::{COUNT, PAUSE_MS, ROUNDS};
+use super::session::{FRAMES, Login, Session};
 
 /// For how long the rounds of a job may stop, at most, if the machine is not busy.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -20,8 +21,7 @@ const FILES: usize = 30;
 
 /// The addresses at which the processes of a job listen, as the system knows them.
 fn addresses(running: &mut Running) -> Vec<String> {
-    let numbers: Vec<u32> =
-        running.all[..=running.job.servers].iter().map(super::job::Process::number).collect();
+    let numbers: Vec<u32> = running.all.iter().map(Process::number).collect();
     numbers.iter().flat_map(|number| listening(*number)).collect()
 }
 
@@ -53,9 +53,9 @@ fn longest_pause(end: &End) -> Duration {
     rounds.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap()
 }
 
-/// A job of one server makes rounds while it is attacked at all addresses where it listens, those of the
-/// scheduler and of the server first; then it ends well. Its processes have what `give` gives to their
-/// role.
+/// A job of one server makes rounds while it is attacked at the addresses where it listens: those of the
+/// scheduler and of the server, and no other. Then it ends well. Its processes have what `give` gives to
+/// their role.
 pub fn survives(
     name: &str,
     job: &Job,
@@ -69,15 +69,10 @@ pub fn survives(
         if role == "server" { job.with("bind", &bind) } else { job }
     });
     running.hear("sum 5 ");
-    let known = [job.root.clone(), bind];
-    let (mut at, others): (Vec<_>, Vec<_>) =
-        addresses(&mut running).into_iter().partition(|address| known.contains(address));
-    at.sort_by_key(|address| *address != job.root);
-    assert_eq!(at, known);
-    // Over TLS there is no way past the engine.
-    let is_tls = give(&job, "server").option("tls_ca_file").is_some();
-    assert_eq!(others.len(), usize::from(!is_tls), "{others:?}");
-    at.extend(others);
+    let at = [job.root.clone(), bind];
+    let mut found = addresses(&mut running);
+    found.sort_by_key(|address| *address != job.root);
+    assert_eq!(found, at);
     let size = |running: &mut Running| {
         let listeners = &running.all[..=job.servers];
         listeners.iter().map(|it| it.kilobytes("VmRSS").unwrap_or(0)).collect::<Vec<_>>()
@@ -104,12 +99,12 @@ pub fn survives(
     assert!(pause < PAUSE + MARGIN / 2, "{name}: no round for {pause:?}");
 }
 
-/// Nobody shows a credential.
+/// No process has a credential.
 fn open(job: &Job, _: &str) -> Job {
     job.clone()
 }
 
-/// Its values go over the network, and so have a port of their own.
+/// Its values go over the network.
 pub fn job() -> Job {
     Job::new("train", 2, 1).told(ROUNDS, 250).with("shm", "no")
 }
@@ -124,13 +119,14 @@ fn connections_that_say_nothing_or_nonsense_disturb_nobody() {
     survives("silence and noise", &job(), open, |_, at| {
         let mut random = Random::new(7);
         let mut held: Vec<TcpStream> = Vec::new();
+        let half = greeting()[..11].to_vec();
+        // Nothing, half a greeting, a length that no greeting has.
+        let silent = [&[][..], &half, b"KVSC\x01\0\xff\xff"];
         for round in 0..400 {
             let noise: Vec<u8> =
                 (0..random.below(300)).map(|_| u8::try_from(random.below(256)).unwrap()).collect();
-            let half = greeting()[..5].to_vec();
             for to in at {
-                // Nothing, half a greeting, a whole one and no more, a length without end, noise.
-                for words in [&[], &half[..], &greeting()[..], &[0xff, 0xff, 1], &noise[..]] {
+                for words in silent.iter().chain([&&greeting()[..], &&noise[..]]) {
                     held.extend(call(to, words));
                 }
             }
@@ -138,8 +134,13 @@ fn connections_that_say_nothing_or_nonsense_disturb_nobody() {
                 held.drain(..held.len() / 2);
             }
         }
-        // Whoever does not say who it is has to go.
-        assert!(attacker::ends(held.pop().unwrap(), LIMIT));
+        drop(held);
+        // A process that does not say who it is has to go.
+        for to in at {
+            for words in silent {
+                assert!(ends(call(to, words).unwrap(), LIMIT), "{to}: {words:?}");
+            }
+        }
     });
 }
 
@@ -164,11 +165,15 @@ fn messages_that_are_no_frames_and_lengths_that_lie_disturb_nobody() {
     let _turn = Turn::take();
     survives("lies over a session", &job(), open, |job, at| {
         let name = job_name(job);
-        for (to, place) in at.iter().zip(["scheduler".to_owned(), at[1].clone()]) {
-            let session = session("tcp", to, &[]).unwrap();
-            let key = format!("kvstore/-/{place}/-/mallory");
-            lie(&session, &key, &name);
-            session.close().wait().unwrap();
+        for to in at {
+            let mut session = Session::open(to, "mallory", &Login::default()).unwrap();
+            lie(&mut session, &name);
+            session.close();
+            let held = claim_much(to, &Login::default());
+            let mut session = Session::open(to, "mallory", &Login::default()).unwrap();
+            session.send_as(u32::MAX, FRAMES, &[0x5a; 99]).unwrap();
+            assert!(session.ends(LIMIT), "a length that no message has");
+            drop(held);
         }
     });
 }
@@ -176,18 +181,42 @@ fn messages_that_are_no_frames_and_lengths_that_lie_disturb_nobody() {
 #[test]
 fn hellos_and_versions_from_thousands_of_names_are_answered_within_bounds() {
     let _turn = Turn::take();
-    survives("many names", &job(), open, |job, at| {
+    survives("many names", &job().told(ROUNDS, 400), open, |job, at| {
         let name = job_name(job);
-        let session = session("tcp", &at[0], &[]).unwrap();
-        for number in 0..4_000 {
+        for number in 0..2_000 {
             let who = format!("mallory{number}");
-            let key = format!("kvstore/-/scheduler/-/{who}");
-            let hello = Frame::hello(&name, WORKER, number % 3, (2, 1), &who);
-            session.put(&key, hello.bytes()).wait().unwrap();
-            let other = Frame { version: 9, ..Frame::hello(&name, WORKER, 0, (2, 1), &who) };
-            session.put(&key, other.bytes()).wait().unwrap();
+            let mut session = Session::open(&at[0], &who, &Login::default()).unwrap();
+            for who in [&who, &format!("{who}.b")] {
+                let hello = Frame::hello(&name, WORKER, number % 3, (2, 1), who);
+                session.put(&hello.bytes()).unwrap();
+                let other = Frame { version: 9, ..Frame::hello(&name, WORKER, 0, (2, 1), who) };
+                session.put(&other.bytes()).unwrap();
+            }
+            session.close();
         }
-        session.close().wait().unwrap();
+    });
+}
+
+/// More connections than a job of this size makes are told so, and what is there goes on.
+#[test]
+fn connections_beyond_those_of_a_job_are_refused() {
+    let _turn = Turn::take();
+    survives("too many", &job(), open, |_, at| {
+        for to in at {
+            let mut held = Vec::new();
+            let full = (0..500).find_map(|number| {
+                match Session::open(to, &format!("mallory{number}"), &Login::default()) {
+                    Ok(session) => held.push(session),
+                    Err(refusal) => return Some(refusal),
+                }
+                None
+            });
+            let full = full.expect("a limit of connections");
+            assert_eq!(full.status(), Some(FULL), "{full:?} after {}", held.len());
+            held.into_iter().for_each(Session::close);
+            // There is room again.
+            assert!(soon(LIMIT, || Session::open(to, "mallory", &Login::default()).is_ok()));
+        }
     });
 }
 
@@ -197,22 +226,49 @@ fn a_session_that_stops_reading_disturbs_nobody() {
     let keys = keys("slow");
     let job = keys.tokened(&job(), "job");
     survives("slow reader", &job, open, |job, at| {
-        let login = login(&keys, "worker.1");
-        let session = session("tcp", &at[1], &login).unwrap();
-        // It asks for everything, its own name included, and takes nothing.
-        let park = |_| std::thread::sleep(Duration::from_secs(4));
-        let names = ["kvstore/**", "kvstore-alive/**", "kvstore/worker.1/mallory/**"];
-        let asked: Vec<_> = names
-            .iter()
-            .map(|name| session.declare_subscriber(*name).allowed_origin(Locality::Remote))
-            .map(|asked| asked.callback(park).wait().unwrap())
-            .collect();
-        let hello = Frame::hello(&job_name(job), WORKER, 1, (2, 1), "worker.1@mallory");
-        for _ in 0..2_000 {
-            let key = format!("kvstore/-/{}/worker.1/mallory", at[1]);
-            session.put(key, hello.bytes()).wait().unwrap();
+        let login = Login::token(&keys, "worker.1");
+        let mut held = Vec::new();
+        for to in at {
+            let mut session = Session::open(to, "mallory", &login).unwrap();
+            session.stop_reading();
+            // It asks for large answers, and takes none.
+            let look = Frame::look(&job_name(job), "worker.1@mallory", 32 << 10);
+            let hello = Frame::hello(&job_name(job), WORKER, 1, (2, 1), "worker.1@mallory");
+            for _ in 0..2_000 {
+                // A receiver may stop reading from a process that does not read either.
+                if session.put(&[look.bytes(), hello.bytes()].concat()).is_err() {
+                    break;
+                }
+            }
+            held.push(session);
         }
-        drop(asked);
+        drop(held);
+    });
+}
+
+/// What is recorded on the network is of no use for another connection.
+#[test]
+fn a_recorded_greeting_with_a_token_is_of_no_use() {
+    let _turn = Turn::take();
+    let keys = keys("replay");
+    survives("replay", &keys.tokened(&job(), "job"), open, |job, at| {
+        let login = Login::token(&keys, "worker.1");
+        let hello = Frame::hello(&job_name(job), WORKER, 1, (2, 1), "worker.1@mallory");
+        let said = overhear(&at[0], |to| {
+            let mut session = Session::open(to, "mallory", &login).unwrap();
+            session.put(&hello.bytes()).unwrap();
+            session.close();
+        });
+        let greeting = login.call("mallory").bytes().len() + 32;
+        assert_eq!(said.len(), greeting + 8 + hello.bytes().len());
+        let refused = [&[OTHER_TOKEN][..], &[0; 32]].concat();
+        for to in at {
+            for _ in 0..3 {
+                let heard = replay(to, &said[..greeting]).expect("an end");
+                assert!(heard.ends_with(&refused), "{heard:?}");
+                assert!(replay(to, &said).is_some() && replay(to, &said[..greeting / 2]).is_some());
+            }
+        }
     });
 }
 
@@ -224,23 +280,13 @@ fn keys(name: &str) -> Keys {
     keys
 }
 
-/// What the engine needs to know to show a token.
-pub fn login(keys: &Keys, name: &str) -> Vec<(&'static str, String)> {
-    let text = std::fs::read_to_string(keys.path(&format!("{name}.token"))).unwrap();
-    let password = text.trim().split_once(':').unwrap().1;
-    vec![("transport/auth/usrpwd", format!("{{user: \"{name}\", password: \"{password}\"}}"))]
-}
-
-/// What is said under one's own name, and under that of a server that has not come yet.
-fn takes_a_seat(job: &Job, login: &[(&str, String)]) -> bool {
+/// A process at the address of a server that has not come yet introduces itself as that server.
+fn takes_a_seat(job: &Job, sessions: impl FnOnce(&str) -> Vec<Session>) -> bool {
     let scheduler = job.start_scheduler();
     assert!(soon(LIMIT, || call(&job.root, &[]).is_some()));
-    let session = session("tcp", &job.root, login).unwrap();
-    for who in ["-/mallory", "worker.0/mallory", "server/127.0.0.1:1", "server.0/127.0.0.1:1"] {
-        let hello = Frame::hello(&job_name(job), SERVER, 0, (1, 1), "127.0.0.1:1");
-        let key = format!("kvstore/-/scheduler/{who}");
-        session.put(key, hello.bytes()).wait().unwrap();
-    }
+    let mut sessions = sessions(&job.root);
+    let hello = Frame::hello(&job_name(job), SERVER, 0, (1, 1), "127.0.0.1:1");
+    sessions.iter_mut().for_each(|session| session.put(&hello.bytes()).unwrap());
     std::thread::sleep(Duration::from_millis(500));
     let mut all = vec![scheduler, job.start_server(0)];
     if soon(Duration::from_secs(3), || all[1].has_ended()) {
@@ -258,7 +304,21 @@ fn a_worker_with_its_token_cannot_act_as_a_server() {
     let _turn = Turn::take();
     let keys = keys("roles");
     let job = || Job::new("train", 1, 1).told(ROUNDS, 5);
-    // Where nobody asks for a credential it can.
-    assert!(takes_a_seat(&job(), &[]));
-    assert!(!takes_a_seat(&keys.tokened(&job(), "job"), &login(&keys, "worker.0")));
+    // Without credentials it can.
+    assert!(takes_a_seat(&job(), |to| {
+        vec![Session::open(to, "127.0.0.1:1", &Login::default()).unwrap()]
+    }));
+    let job = keys.tokened(&job(), "job");
+    assert!(!takes_a_seat(&job, |to| {
+        let own = Login::token(&keys, "worker.0");
+        // Under its identity with the name of a server, and under the identity of a server.
+        let named = Session::open(to, "127.0.0.1:1", &own).err().unwrap();
+        assert!(named.status().is_some_and(|status| status >= NOT_ALLOWED), "{named:?}");
+        for identity in ["server", "server.0"] {
+            let login = Login { identity: identity.into(), ..own.clone() };
+            let called = Session::open(to, "127.0.0.1:1", &login).err().unwrap();
+            assert_eq!(called.status(), Some(OTHER_TOKEN), "{called:?}");
+        }
+        vec![Session::open(to, "mallory", &own).unwrap()]
+    }));
 }

@@ -287,15 +287,24 @@ impl Process {
 
     /// Waits until it says this word; gives what it says behind it.
     pub fn hear(&mut self, word: &str) -> String {
+        self.hear_that(word, |line| Some(line.strip_prefix(word)?.trim().into()))
+    }
+
+    /// Waits until it says this within a line, which it gives.
+    pub fn hear_of(&mut self, text: &str) -> String {
+        self.hear_that(text, |line| line.contains(text).then(|| line.into()))
+    }
+
+    fn hear_that(&mut self, what: &str, found: impl Fn(&str) -> Option<String>) -> String {
         let until = Instant::now() + LIMIT;
         loop {
             let left = until.saturating_duration_since(Instant::now());
             let Ok(line) = self.lines.recv_timeout(left) else {
-                panic!("{} does not say {word}: {:?}", self.name, self.heard);
+                panic!("{} does not say {what}: {:?}", self.name, self.heard);
             };
             self.heard.push(line.clone());
-            if let Some(rest) = line.text.strip_prefix(word) {
-                return rest.trim().into();
+            if let Some(said) = found(&line.text) {
+                return said;
             }
         }
     }

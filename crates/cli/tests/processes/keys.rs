@@ -4,10 +4,12 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, SystemTime};
 
-use kvstore::TLS_VARIABLE;
 use rcgen::{CertificateParams, DnType, ExtendedKeyUsagePurpose, Issuer, KeyPair};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 use super::common::folder::Folder;
+use super::greeting;
 use super::job::{Job, KVSTORE, Running};
 
 /// A folder of credentials.
@@ -40,7 +42,6 @@ impl Keys {
     pub fn secured(&self, job: &Job, name: &str) -> Job {
         let file = |name: &str| self.path(name).display().to_string();
         job.clone()
-            .told(TLS_VARIABLE.0, TLS_VARIABLE.1)
             .with("tls_ca_file", file("ca.pem"))
             .with("tls_cert_file", file(&format!("{name}.pem")))
             .with("tls_key_file", file(&format!("{name}.key")))
@@ -48,6 +49,26 @@ impl Keys {
 
     pub fn tokened(&self, job: &Job, name: &str) -> Job {
         job.clone().with("token_file", self.path(&format!("{name}.token")).display())
+    }
+
+    /// The password of an identity that has a token here.
+    pub fn password(&self, identity: &str) -> String {
+        greeting::password(&self.path(&format!("{identity}.token")), identity)
+    }
+
+    /// The certificate of the authority.
+    pub fn authority(&self) -> CertificateDer<'static> {
+        CertificateDer::from_pem_file(self.path("ca.pem")).unwrap()
+    }
+
+    /// The certificate of a name, and its key.
+    pub fn certificate(
+        &self,
+        name: &str,
+    ) -> (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>) {
+        let file = |kind: &str| self.path(&format!("{name}.{kind}"));
+        let chain = vec![CertificateDer::from_pem_file(file("pem")).unwrap()];
+        (chain, PrivateKeyDer::from_pem_file(file("key")).unwrap())
     }
 
     /// A certificate that `kvstore certs` would not make.

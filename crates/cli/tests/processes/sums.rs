@@ -34,11 +34,3 @@ fn a_thousand_rounds_of_float_sums_have_the_bits_of_a_loop() {
     let job = Job::new("float sums", 4, 2).with("slice_bytes", 8192);
     runs_well(&job.told(ROUNDS, amount(1_000, 10_000)));
 }
-
-/// Whoever sets the variable of the engine for one job over TLS has it set for others as well.
-#[test]
-fn the_threads_that_tls_needs_do_for_tcp_as_well() {
-    let _turn = Turn::take();
-    let job = Job::new("lists", 1, 1).with("shm", "no");
-    runs_well(&job.told(ROUNDS, 40).told(kvstore::TLS_VARIABLE.0, kvstore::TLS_VARIABLE.1));
-}
