@@ -12,6 +12,7 @@
     reason = "a failed test; small numbers, and sums without rounding"
 )]
 
+mod answers;
 mod attacker;
 #[path = "../../../../tests/common/mod.rs"]
 mod common;
@@ -21,6 +22,7 @@ mod doctor;
 mod floods;
 mod forged;
 mod greeting;
+mod half_open;
 mod hostile;
 mod hostile_tls;
 mod hosts;
@@ -29,6 +31,7 @@ mod keys;
 mod kills;
 mod launcher;
 mod limits;
+mod listeners;
 mod looks;
 mod memory;
 mod metrics;
