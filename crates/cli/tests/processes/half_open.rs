@@ -143,17 +143,22 @@ fn words(access: &Access) -> Vec<u8> {
     access.client_hello().unwrap_or_else(|| Call::new("worker.0", "mallory", true).bytes())
 }
 
-/// Starts a job under a flood of its scheduler and its server.
-fn starts(access: &Access, source: Ipv4Addr) {
+/// Starts a job under a flood of its scheduler and its server, whose processes may open so many files.
+fn starts(access: &Access, source: Ipv4Addr, files: Option<usize>) {
     let bind = free_address();
-    let job = Job::new("train", 2, 1).told(ROUNDS, 5);
+    let mut job = Job::new("train", 2, 1).told(ROUNDS, 5);
+    let workers = job.clone();
+    if let Some(files) = files {
+        let script = format!("ulimit -n {files}; exec \"$@\"");
+        job.through = ["sh", "-c", &script, "sh"].map(str::to_owned).to_vec();
+    }
     let mut all = vec![access.give(&job, "scheduler").start_scheduler()];
     let at = [job.root.clone(), bind.clone()];
     let flood = Flood::begin(source, &at, HELD, words(access));
     assert!(soon(LIMIT, || flood.most() >= HELD), "{} connections", flood.most());
     let start = Instant::now();
     all.push(access.give(&job, "server").with("bind", &bind).start_server(0));
-    all.extend([0, 1].map(|rank| access.give(&job, "worker").start_worker(rank)));
+    all.extend([0, 1].map(|rank| access.give(&workers, "worker").start_worker(rank)));
     let mut running = Running { all, job };
     running.hear("sum 1 ");
     assert!(start.elapsed() < START, "{source}: started after {:?}", start.elapsed());
@@ -165,8 +170,16 @@ fn starts(access: &Access, source: Ipv4Addr) {
 fn a_job_starts_while_a_stranger_holds_half_greetings() {
     with_both("half-start", |access| {
         for _ in 0..amount(1, 5) {
-            SOURCES.iter().for_each(|source| starts(access, *source));
+            SOURCES.iter().for_each(|source| starts(access, *source, None));
         }
+    });
+}
+
+/// Half greetings take files of a listener too.
+#[test]
+fn a_job_whose_processes_may_open_few_files_starts_meanwhile() {
+    with_both("half-files", |access| {
+        SOURCES.iter().for_each(|source| starts(access, *source, Some(256)));
     });
 }
 

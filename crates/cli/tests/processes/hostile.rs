@@ -15,9 +15,10 @@ use super::session::{FRAMES, Login, Session};
 
 /// For how long the rounds of a job may stop, at most, if the machine is not busy.
 const PAUSE: Duration = Duration::from_secs(1);
-/// What a process may have besides, in kilobytes, when an attack is over; and open files.
+/// What a process may have besides, in kilobytes, when an attack is over; open files, and threads.
 const GROWTH: u64 = 60_000;
 const FILES: usize = 30;
+const THREADS: u64 = 8;
 
 /// The addresses at which the processes of a job listen, as the system knows them.
 fn addresses(running: &mut Running) -> Vec<String> {
@@ -80,7 +81,10 @@ pub fn survives(
     let files = |running: &mut Running| {
         running.all[..=job.servers].iter().map(Process::files).max().unwrap()
     };
-    let threads = |running: &mut Running| running.all[0].kilobytes("Threads").unwrap_or(0);
+    let threads = |running: &mut Running| {
+        let listeners = &running.all[..=job.servers];
+        listeners.iter().map(|it| it.kilobytes("Threads").unwrap_or(0)).max().unwrap()
+    };
     let before = (size(&mut running), threads(&mut running), files(&mut running));
     attack(&job, &at);
     assert!(!running.workers()[0].has_ended(), "{name}: the attack was longer than the job");
@@ -91,7 +95,7 @@ pub fn survives(
     let small = soon(Duration::from_secs(3), || grown(&mut running) < GROWTH);
     let (more, threads) = (grown(&mut running), threads(&mut running));
     assert!(small, "{name}: grown by {more} kB");
-    assert!(threads < before.1 + 200, "{name}: {} threads, then {threads}", before.1);
+    assert!(threads < before.1 + THREADS, "{name}: {} threads, then {threads}", before.1);
     let few = soon(LIMIT, || files(&mut running) < before.2 + FILES);
     assert!(few, "{name}: {} files, then {}", before.2, files(&mut running));
     let ends = running.end_well();

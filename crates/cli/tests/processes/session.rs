@@ -160,9 +160,10 @@ impl Session {
         Ok(Self { stream, drains: true })
     }
 
-    /// From now on it reads nothing.
+    /// From now on it reads nothing, and waits a second for a peer that reads nothing either.
     pub fn stop_reading(&mut self) {
         self.drains = false;
+        self.stream.socket().set_write_timeout(Some(Duration::from_secs(1))).unwrap();
     }
 
     /// Sends frames in one message.

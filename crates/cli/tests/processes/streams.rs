@@ -88,9 +88,9 @@ fn two_processes_have_one_connection() {
     }
 }
 
-/// The threads for connections of the scheduler, the server, and the first worker of a job, and all of
-/// their threads.
-fn threads_of(workers: usize) -> Vec<(usize, u64)> {
+/// How many threads the scheduler, the server, and the first worker of a job have, but for those that read
+/// from connections, which are at most as many as processors.
+fn threads_of(workers: usize) -> Vec<usize> {
     let mut running = load(workers).start();
     running.workers().iter_mut().for_each(|worker| _ = worker.hear("round 5"));
     let most = available_parallelism().unwrap().get();
@@ -98,7 +98,7 @@ fn threads_of(workers: usize) -> Vec<(usize, u64)> {
         let (io, accept) = (threads(process, "kvstore-io"), threads(process, "kvstore-accept"));
         assert!((1..=most).contains(&io), "{}: {io} threads", process.name);
         assert_eq!(accept, usize::from(at < 2), "{}", process.name);
-        (io, process.kilobytes("Threads").unwrap())
+        usize::try_from(process.kilobytes("Threads").unwrap()).unwrap() - io
     });
     all.collect()
 }
