@@ -73,6 +73,18 @@ impl Credentials {
         Self { identity, tls: None, token, workers: 2, servers: 1 }
     }
 
+    /// A process with a certificate of tests/certs, and the token of a job if there is one.
+    #[cfg(test)]
+    pub(crate) fn of_certificate(name: &str, secret: Option<&str>) -> Self {
+        let file = |name: &str| format!("{}/tests/certs/{name}", env!("CARGO_MANIFEST_DIR"));
+        let [ca_file, cert_file, key_file] =
+            [file("ca.pem"), file(&format!("{name}.pem")), file(&format!("{name}.key"))];
+        let tls = Tls { ca_file, cert_file, key_file, verify_names: true };
+        let identity = tls.check().expect("an identity");
+        let token = secret.and_then(|secret| JoinToken::parse(secret, "a test").ok());
+        Self { identity, tls: Some(tls), token, workers: 4, servers: 2 }
+    }
+
     /// The password by which this process proves itself to listeners; None without a token.
     pub(crate) fn password(&self) -> Option<Password> {
         self.token.as_ref()?.password(self.user())

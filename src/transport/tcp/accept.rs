@@ -23,7 +23,7 @@ use super::strangers::{Stranger, Strangers};
 use crate::credentials::ListenerTls;
 use crate::error::{Result, fail};
 use crate::log::{Level, log};
-use crate::transport::tls::TlsConnection;
+use crate::transport::tls::{MAX_RECORD, TlsConnection};
 
 /// Connections that the system accepts before this process does.
 const BACKLOG: i32 = 1_024;
@@ -34,7 +34,7 @@ const WAKE: Token = Token(usize::MAX - 1);
 /// Size of a read.
 const SOME: usize = 4 << 10;
 /// Maximum number of bytes of one greeting that were received and not understood.
-const MOST_RECEIVED: usize = 64 << 10;
+const MOST_RECEIVED: usize = 2 * MAX_RECORD;
 /// Content type of a handshake of TLS, with which it begins.
 const TLS_HANDSHAKE: u8 = 22;
 
@@ -286,7 +286,7 @@ fn greet(
     layer.send(&reply, &mut out).map_err(|error| error.to_string())?;
     send(socket, &out)?;
     let known = known.map_err(|status| status.to_string())?;
-    if known.is_none() && received.len() + plain.len() > MOST_RECEIVED {
+    if known.is_none() && (received.len() + plain.len() > MOST_RECEIVED || layer.is_closed()) {
         return Err(Status::Malformed.to_string());
     }
     Ok(known)

@@ -45,6 +45,14 @@ impl Layer {
         }
     }
 
+    /// Whether the peer sends no more.
+    pub(super) fn is_closed(&self) -> bool {
+        match self {
+            Self::Plain => false,
+            Self::Tls(tls) => tls.is_closed(),
+        }
+    }
+
     /// The identity on the peer's certificate.
     pub(super) fn peer(&self) -> Option<Identity> {
         match self {

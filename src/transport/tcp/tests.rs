@@ -246,6 +246,64 @@ fn who_is_refused_is_told_why_and_so_is_the_listener() {
     }
 }
 
+fn certified(place: TransportConfig, name: &str, secret: Option<&str>) -> TransportConfig {
+    let credentials = Some(Arc::new(Credentials::of_certificate(name, secret)));
+    TransportConfig { credentials, ..place }
+}
+
+#[test]
+fn inside_tls_all_arrives_and_each_side_knows_the_certificate_of_the_other() {
+    for secret in [None, Some("a secret of the job")] {
+        for host in ["127.0.0.1:0", "[::1]:0"] {
+            let (server, at_server) = open(&certified(place(Some(host)), "server", secret));
+            let (worker, at_worker) = open(&certified(place(None), "worker", secret));
+            let (mut forth, mut back) =
+                (worker.line(server.address()), server.line(worker.address()));
+            let sizes = [0, 1, 16_383, 16_384, 16_385, 300_000, 5_000_000];
+            for (number, size) in sizes.into_iter().enumerate() {
+                let (at, lent) = (size / 3, content(number + 1, size));
+                send(&mut *forth, &content(number, size), &[(at, lent.clone())], true);
+                let own = content(number, size);
+                let expected = [&own[..at], &lent, &own[at..]].concat();
+                let heard = at_server.wait(number + 1).pop().unwrap();
+                assert!(heard == from(&format!("worker.3@{}", worker.endpoint.name), expected));
+                send(&mut *back, &own, &[], true);
+                let heard = at_worker.wait(number + 1).pop().unwrap();
+                assert!(heard == from(&format!("server.1@{}", server.address()), own));
+            }
+            worker.close();
+            let end = Heard::Down(worker.address().into());
+            assert_eq!(at_server.wait(sizes.len() + 1).pop(), Some(end));
+        }
+    }
+}
+
+#[test]
+fn certificates_that_do_not_fit_are_refused_by_name() {
+    let plain = |place, _: &str| place;
+    let tls = |place, name: &str| certified(place, name, None);
+    type Give = fn(TransportConfig, &str) -> TransportConfig;
+    let cases: [(Give, &str, Give, &str, &str); 6] = [
+        (tls, "server", tls, "stranger", "of an authority that is not in its tls_ca_file"),
+        (tls, "server", plain, "", "speaks TLS; set tls_ca_file"),
+        (plain, "", tls, "worker", "does not speak TLS"),
+        (tls, "elsewhere", tls, "worker", "it does not name this address"),
+        (tls, "scheduler", tls, "worker", "is scheduler by its credential, and a server is wanted"),
+        (tls, "worker", tls, "worker", "it is for callers only"),
+    ];
+    for (listens, listener, calls, caller, told) in cases {
+        let (server, _) = open(&listens(place(Some("127.0.0.1:0")), listener));
+        let (worker, at_worker) = open(&calls(place(None), caller));
+        let mut line = worker.line(server.address());
+        wait_for(|| {
+            send(&mut *line, &[1], &[], true);
+            (!at_worker.heard.lock().unwrap().is_empty()).then_some(())
+        });
+        let Heard::Refused(_, reason) = &at_worker.wait(1)[0] else { panic!("no reason") };
+        assert!(reason.contains(told), "{listener}, {caller}: {reason}");
+    }
+}
+
 /// A connection made by hand, whose greeting is over.
 fn greeted(to: &TcpTransport) -> TcpStream {
     let mut socket = TcpStream::connect(to.address()).unwrap();

@@ -19,6 +19,8 @@ mod traffic_keys;
 
 pub(in crate::transport) use connection::TlsConnection;
 pub(in crate::transport) use error::TlsError;
-pub(in crate::transport) use opener::{Opened, Opener};
+#[cfg(test)]
+use opener::Opened;
+pub(in crate::transport) use opener::Opener;
 pub(in crate::transport) use record::MAX_RECORD;
 pub(in crate::transport) use sealer::Sealer;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use rustls::ClientConfig;
 
-use super::{End, SUITES, TlsConnection, TlsError, client, exchange, open_of, tls};
+use super::{End, SUITES, TlsConnection, TlsError, client, exchange, open_of, pattern, tls};
 use crate::credentials::Identity;
 
 /// What a caller learns from a listener that rejects it after the caller's end of the handshake, or
@@ -207,6 +207,52 @@ fn a_listener_without_tls_is_recognised() {
         assert_eq!(error.reason("a:1").as_deref(), Some("a:1 does not speak TLS"));
         assert_eq!(caller.receive(&[]), Err(error));
     }
+}
+
+/// Numbers of a seed, each below a bound.
+fn numbers(seed: usize) -> impl FnMut(usize) -> usize {
+    let mut bytes = pattern(8 * (seed + 1) * 50).split_off(8 * seed * 50).into_iter();
+    move |bound| {
+        let number = [0; 3].map(|_| usize::from(bytes.next().expect("enough numbers")));
+        (number[0] << 16 | number[1] << 8 | number[2]) % bound
+    }
+}
+
+#[test]
+fn altered_handshakes_end_in_an_error_that_stays_and_without_a_panic() {
+    let (mut failed, mut unharmed) = (0, 0);
+    for seed in 0..200 {
+        let mut below = numbers(seed);
+        let mut ends = [End::caller("worker"), End::listener("scheduler")];
+        ends[0].receive(&[]).unwrap();
+        let target = below(3);
+        let mut error = None;
+        for flight in 0..3 {
+            let mut bytes = ends[flight % 2].take();
+            if flight == target && !bytes.is_empty() {
+                let at = below(bytes.len());
+                match below(5) {
+                    0 => bytes.truncate(at),
+                    1 => drop(bytes.splice(at..at, pattern(below(50)))),
+                    2 => drop(bytes.drain(at..bytes.len().min(at + 1 + below(20)))),
+                    3 => bytes = pattern(bytes.len()),
+                    _ => bytes[at] ^= 1 << below(8),
+                }
+            }
+            for piece in bytes.chunks(1 + below(1500)) {
+                let end = &mut ends[(flight + 1) % 2];
+                let result = end.receive(piece);
+                let is_same = error.is_none() || error == result.clone().err();
+                assert!(is_same || flight > target, "seed {seed}: {error:?}, then {result:?}");
+                error = result.err().or(error);
+            }
+        }
+        let is_open = ends.iter().all(|end| !end.tls.is_handshaking() && end.tls.peer().is_some());
+        failed += usize::from(error.is_some());
+        unharmed += usize::from(is_open && error.is_none());
+    }
+    // Versions in headers are ignored, and cut flights wait for their rest.
+    assert!(failed > 100 && unharmed < 20, "{failed} failed, {unharmed} did not");
 }
 
 #[test]
