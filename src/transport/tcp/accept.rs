@@ -14,10 +14,10 @@ use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token, Waker};
 use socket2::{Domain, Protocol, Socket, Type};
 
-use super::admission::{Door, refuse};
+use super::admission::{Caller, Door, refuse};
 use super::connection::prepare;
 use super::endpoint::{Endpoint, Greeted};
-use super::greeting::Status;
+use super::greeting::{Direction, Status};
 use super::layer::Layer;
 use super::strangers::{Stranger, Strangers};
 use crate::credentials::ListenerTls;
@@ -217,9 +217,9 @@ impl Accepting {
             stranger.received.extend_from_slice(&some[..count]);
             match greet(endpoint, stranger) {
                 Ok(None) => {}
-                Ok(Some(from)) => {
+                Ok(Some(caller)) => {
                     let Some(stranger) = self.remove(token) else { return };
-                    return admit(endpoint, stranger, from);
+                    return admit(endpoint, stranger, caller);
                 }
                 Err(reason) => {
                     let Some(stranger) = self.remove(token) else { return };
@@ -247,7 +247,7 @@ impl Accepting {
 fn greet(
     endpoint: &Endpoint,
     stranger: &mut Stranger,
-) -> std::result::Result<Option<String>, String> {
+) -> std::result::Result<Option<Caller>, String> {
     let Stranger { socket, layer, greeting, received, plain, is_called, .. } = stranger;
     let mut door = Door {
         credentials: endpoint.credentials(),
@@ -297,7 +297,8 @@ fn send(mut socket: &TcpStream, bytes: &[u8]) -> std::result::Result<(), String>
     socket.write_all(bytes).map_err(|error| format!("it takes no answer: {error}"))
 }
 
-fn admit(endpoint: &Endpoint, stranger: Stranger, from: String) {
+fn admit(endpoint: &Endpoint, stranger: Stranger, Caller { from, direction }: Caller) {
     let Stranger { socket, layer, received, plain, .. } = stranger;
-    endpoint.adopt(Greeted { socket, from, layer, received, plain });
+    let is_preferred = direction != Direction::CallerSends;
+    endpoint.adopt(Greeted { socket, from, is_preferred, layer, received, plain });
 }

@@ -5,7 +5,7 @@
 //! messages. So a recorded greeting is useless, and a listener that takes any token is recognized.
 
 use super::greeting::{
-    ANSWER, Answer, CALL, Call, Malformed, Random, Status, VERDICT, random, take,
+    ANSWER, Answer, CALL, Call, Direction, Malformed, Random, Status, VERDICT, random, take,
 };
 use crate::credentials::{CredentialKind, Credentials, Identity, Password, Proof};
 use crate::transport::names::with_identity;
@@ -33,14 +33,13 @@ pub(super) struct Door<'a> {
 }
 
 impl ListenerGreeting {
-    /// Takes received bytes; appends what is to be sent to `out`. The sender of all that follows, as in
-    /// [`crate::transport::Inbox::arrived`], once the caller is admitted.
+    /// Takes received bytes; appends what is to be sent to `out`. The caller, once it is admitted.
     pub(super) fn receive(
         &mut self,
         door: &Door<'_>,
         received: &mut Vec<u8>,
         out: &mut Vec<u8>,
-    ) -> Result<Option<String>, Status> {
+    ) -> Result<Option<Caller>, Status> {
         let Some((call, words, answer)) = &self.called else {
             return self.answer(door, received, out);
         };
@@ -58,7 +57,7 @@ impl ListenerGreeting {
             known.proof(&[LISTENER, words[1], words[2]]),
         ));
         received.drain(..size_of::<Proof>());
-        Ok(Some(with_identity(call.identity, &call.name)))
+        Ok(Some(Caller::of(call)))
     }
 
     fn answer(
@@ -66,7 +65,7 @@ impl ListenerGreeting {
         door: &Door<'_>,
         received: &mut Vec<u8>,
         out: &mut Vec<u8>,
-    ) -> Result<Option<String>, Status> {
+    ) -> Result<Option<Caller>, Status> {
         let words = match take(CALL, received) {
             Ok(None) => return Ok(None),
             Ok(Some(words)) => words,
@@ -88,7 +87,22 @@ impl ListenerGreeting {
             self.called = Some((call, words, answer));
             return Ok(None);
         }
-        Ok(Some(with_identity(call.identity, &call.name)))
+        Ok(Some(Caller::of(&call)))
+    }
+}
+
+/// An admitted caller.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Caller {
+    /// The sender of all that follows, as in [`crate::transport::Inbox::arrived`].
+    pub(super) from: String,
+    pub(super) direction: Direction,
+}
+
+impl Caller {
+    fn of(call: &Call) -> Self {
+        let from = with_identity(call.identity, &call.name);
+        Self { from, direction: call.direction }
     }
 }
 
@@ -162,10 +176,12 @@ impl CallerGreeting {
         credentials: Option<&Credentials>,
         name: &str,
         wanted: CredentialKind,
+        direction: Direction,
     ) -> Option<Self> {
         let password = credentials.and_then(Credentials::password);
         let call = Call {
             has_token: password.is_some(),
+            direction,
             random: random()?,
             identity: credentials.map(|credentials| credentials.identity),
             name: name.into(),

@@ -32,6 +32,8 @@ pub(super) struct Connection {
     socket: TcpStream,
     /// The peer, as in [`crate::transport::Inbox::arrived`].
     from: String,
+    /// Whether this process sends over it, if it has another one with the peer.
+    is_preferred: bool,
     /// Maximum time for which the peer takes no bytes.
     patience: Duration,
     write: Mutex<WriteHalf>,
@@ -56,11 +58,13 @@ impl Connection {
     pub(super) fn new(
         socket: TcpStream,
         from: String,
+        is_preferred: bool,
         patience: Duration,
         sealer: Option<Sealer>,
     ) -> Arc<Self> {
         let write = Mutex::new(WriteHalf { sealer, rest: Vec::new(), sent: 0 });
-        Arc::new(Self { socket, from, patience, write, ended: AtomicBool::new(false) })
+        let ended = AtomicBool::new(false);
+        Arc::new(Self { socket, from, is_preferred, patience, write, ended })
     }
 
     pub(super) fn from(&self) -> &str {
@@ -70,6 +74,10 @@ impl Connection {
     /// The address at which the peer is reached.
     pub(super) fn address(&self) -> &str {
         who_and_address(&self.from).1
+    }
+
+    pub(super) fn is_preferred(&self) -> bool {
+        self.is_preferred
     }
 
     pub(super) fn socket(&self) -> &TcpStream {

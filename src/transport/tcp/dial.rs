@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use super::admission::{CallerGreeting, Failure};
 use super::connection::{Connection, prepare};
 use super::endpoint::{Endpoint, Greeted};
-use super::greeting::Status;
+use super::greeting::{Direction, Status};
 use super::layer::Layer;
 use crate::credentials::{CredentialKind, Identity};
 use crate::transport::names::with_identity;
@@ -35,13 +35,17 @@ impl From<io::Error> for DialError {
 pub(super) fn dial(
     endpoint: &Endpoint,
     to: &str,
+    direction: Direction,
     limit: Duration,
 ) -> Result<Option<Arc<Connection>>, DialError> {
     let end = Instant::now() + limit;
     let mut last = io::ErrorKind::NotFound.into();
     for address in to.to_socket_addrs()? {
         match connect(&address, end) {
-            Ok(socket) => return greet(endpoint, to, socket, end).map(|it| endpoint.adopt(it)),
+            Ok(socket) => {
+                let greeted = greet(endpoint, to, direction, socket, end)?;
+                return Ok(endpoint.adopt(greeted));
+            }
             Err(error) => last = error,
         }
     }
@@ -63,13 +67,14 @@ fn left(end: Instant) -> io::Result<Duration> {
 fn greet(
     endpoint: &Endpoint,
     to: &str,
+    direction: Direction,
     socket: TcpStream,
     end: Instant,
 ) -> Result<Greeted, DialError> {
     let (credentials, wanted) = (endpoint.credentials(), endpoint.kind_at(to));
     let no_random = || io::Error::other("the system has no random bytes");
-    let mut greeting =
-        CallerGreeting::new(credentials, &endpoint.name, wanted).ok_or_else(no_random)?;
+    let mut greeting = CallerGreeting::new(credentials, &endpoint.name, wanted, direction)
+        .ok_or_else(no_random)?;
     let mut layer = layer(endpoint, to)?;
     let (mut received, mut plain, mut out) = (Vec::new(), Vec::new(), Vec::new());
     let of_tls = |error: &TlsError| match error.reason(to) {
@@ -108,7 +113,8 @@ fn greet(
     }
     socket.set_nonblocking(true)?;
     let from = with_identity(greeting.listener(), to);
-    Ok(Greeted { socket, from, layer, received, plain })
+    let is_preferred = direction != Direction::ListenerSends;
+    Ok(Greeted { socket, from, is_preferred, layer, received, plain })
 }
 
 /// The layer of a new connection to `to`; certificates are read anew.

@@ -42,6 +42,8 @@ pub(super) struct Greeted {
     pub(super) socket: TcpStream,
     /// The peer, as in [`Inbox::arrived`].
     pub(super) from: String,
+    /// Whether this process sends over it, if it has another one with the peer.
+    pub(super) is_preferred: bool,
     pub(super) layer: Layer,
     /// Records of TLS that were not opened yet, and plain bytes.
     pub(super) received: Vec<u8>,
@@ -77,10 +79,10 @@ impl Endpoint {
 
     /// Begins to read a connection, and to send over it; None after `close`.
     pub(super) fn adopt(&self, greeted: Greeted) -> Option<Arc<Connection>> {
-        let Greeted { socket, from, layer, received, plain } = greeted;
+        let Greeted { socket, from, is_preferred, layer, received, plain } = greeted;
         let (sealer, opener) = layer.split().ok()?;
         let patience = Duration::from_millis(self.place.lease_ms);
-        let connection = Connection::new(socket, from, patience, sealer);
+        let connection = Connection::new(socket, from, is_preferred, patience, sealer);
         if !self.incoming.peers.add(&connection) {
             return None;
         }

@@ -19,6 +19,9 @@ const MOST_FIELDS: usize = 1_024;
 const MOST_NAME: usize = 255;
 /// Flag of both messages: the sender has a token, or wants one.
 const TOKEN: u8 = 1;
+/// Flags of a call: over this connection the caller, or the listener, sends, and over another one the other.
+const CALLER_SENDS: u8 = 2;
+const LISTENER_SENDS: u8 = 4;
 const RANDOM: usize = 32;
 /// Length of a verdict in bytes.
 pub(super) const VERDICT: usize = 1 + size_of::<Proof>();
@@ -74,10 +77,20 @@ impl fmt::Display for Status {
     }
 }
 
+/// Who sends over a connection. Each may, but the system locks a socket during a send, and a thread that
+/// reads from it then waits; so two processes that exchange values have a connection for each direction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Direction {
+    Both,
+    CallerSends,
+    ListenerSends,
+}
+
 /// The first message: who calls.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Call {
     pub(super) has_token: bool,
+    pub(super) direction: Direction,
     pub(super) random: Random,
     /// The identity on the caller's credential.
     pub(super) identity: Option<Identity>,
@@ -111,7 +124,12 @@ pub(super) fn random() -> Option<Random> {
 
 impl Call {
     pub(super) fn encode(&self) -> Vec<u8> {
-        let mut fields = vec![if self.has_token { TOKEN } else { 0 }, 0];
+        let direction = match self.direction {
+            Direction::Both => 0,
+            Direction::CallerSends => CALLER_SENDS,
+            Direction::ListenerSends => LISTENER_SENDS,
+        };
+        let mut fields = vec![direction | if self.has_token { TOKEN } else { 0 }, 0];
         fields.extend_from_slice(&self.random);
         put_text(&mut fields, &self.identity.map_or(String::new(), |it| it.to_string()));
         put_text(&mut fields, &self.name);
@@ -121,7 +139,13 @@ impl Call {
     /// Decodes a whole message.
     pub(super) fn decode(message: &[u8]) -> Result<Self, Malformed> {
         let mut fields = Fields(message.get(FRONT..).unwrap_or_default());
-        let has_token = fields.bytes(2)?[0] & TOKEN != 0;
+        let flags = fields.bytes(2)?[0];
+        let (has_token, sends) = (flags & TOKEN != 0, flags & (CALLER_SENDS | LISTENER_SENDS));
+        let direction = match sends {
+            CALLER_SENDS => Direction::CallerSends,
+            LISTENER_SENDS => Direction::ListenerSends,
+            _ => Direction::Both,
+        };
         let random = fields.random()?;
         let identity = fields.identity()?;
         let name = fields.text()?;
@@ -131,7 +155,7 @@ impl Call {
         if !is_name || identity.is_some_and(|who| who.listens() != has_port(name)) {
             return Err(Malformed::Nonsense);
         }
-        Ok(Self { has_token, random, identity, name: name.into() })
+        Ok(Self { has_token, direction, random, identity, name: name.into() })
     }
 }
 
@@ -231,13 +255,19 @@ mod tests {
 
     fn call() -> Call {
         let identity = Identity::parse("worker.3");
-        Call { has_token: true, random: [9; RANDOM], identity, name: "host.1.a".into() }
+        let direction = Direction::Both;
+        Call { has_token: true, direction, random: [9; RANDOM], identity, name: "host.1.a".into() }
     }
 
     #[test]
     fn a_call_and_an_answer_are_read_as_they_are_written() {
         let identity = Identity::parse("scheduler");
-        for call in [call(), Call { has_token: false, identity: None, ..call() }] {
+        for call in [
+            call(),
+            Call { has_token: false, identity: None, ..call() },
+            Call { direction: Direction::CallerSends, ..call() },
+            Call { direction: Direction::ListenerSends, ..call() },
+        ] {
             assert_eq!(Call::decode(&call.encode()), Ok(call));
         }
         for status in Status::ALL {

@@ -1,7 +1,8 @@
 //! TCP connections between processes, also inside TLS. Also called: sockets, network transport.
 //!
-//! A process has one connection with each peer, for both directions. Workers dial the scheduler and the
-//! servers, servers dial the scheduler; the scheduler and the servers listen on one port each. A connection
+//! A process has a connection with the scheduler, and with each other peer one for each direction. Workers dial
+//! the scheduler and the servers, servers dial the scheduler; the scheduler and the servers listen on one port
+//! each. A connection
 //! begins with a greeting ([`admission`]), and carries messages behind it ([`framing`]). Sending threads write
 //! to it, and a few threads read from all of them ([`io_threads`]). Its end is the end of the peer.
 

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use super::connection::Connection;
 use crate::sys::sync::Mutex;
 
-/// The connections with each peer, oldest first. Usually there is one; a peer that has connected anew may
-/// have another, whose end is not known yet.
+/// The connections with each peer, oldest first: one, or one for each direction. A peer that has connected
+/// anew may have others, whose end is not known yet.
 type ByAddress = HashMap<String, Vec<Arc<Connection>>>;
 
 /// Connections of a process. None after `close`.
@@ -26,11 +26,12 @@ impl Peers {
         true
     }
 
-    /// The newest open connection with a peer.
+    /// The newest open connection with a peer over which this process sends, or any that is open.
     pub(super) fn find(&self, address: &str) -> Option<Arc<Connection>> {
         let peers = self.0.lock();
         let connections = peers.as_ref()?.get(address)?;
-        connections.iter().rfind(|connection| connection.is_open()).cloned()
+        let open = || connections.iter().rev().filter(|connection| connection.is_open());
+        open().find(|connection| connection.is_preferred()).or_else(|| open().next()).cloned()
     }
 
     /// Removes a connection; whether it was the last one with its peer.

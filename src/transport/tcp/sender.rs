@@ -7,6 +7,7 @@ use super::connection::Connection;
 use super::dial::{DialError, dial};
 use super::endpoint::Endpoint;
 use super::framing::MessageKind;
+use super::greeting::Direction;
 use crate::log::{Level, log};
 use crate::transport::shm::ShmSender;
 use crate::transport::{SendBuffer, SendBuffers, SendMemory, SendMode, Sender};
@@ -80,13 +81,22 @@ impl PeerSender {
 
     /// The connection, made now if need be and possible.
     fn connected(&mut self) -> Option<Arc<Connection>> {
-        if let Some(connection) = self.open_connection() {
-            return Some(connection);
+        let former = self.open_connection();
+        if former.as_ref().is_some_and(|former| former.is_preferred()) {
+            return former;
         }
-        (self.connection, self.outlet) = (None, None);
-        let connection = self.endpoint.incoming.peers.find(&self.to).or_else(|| self.dial())?;
+        let known = self.endpoint.incoming.peers.find(&self.to);
+        let known = match known.filter(|known| known.is_preferred()) {
+            Some(known) => Some(known),
+            None => self.dial().or(former).or_else(|| self.endpoint.incoming.peers.find(&self.to)),
+        };
+        let Some(connection) = known else {
+            (self.connection, self.outlet) = (None, None);
+            return None;
+        };
+        let was_open = self.open_connection().is_some();
         self.connection = Some(Arc::clone(&connection));
-        if self.shares {
+        if self.shares && !was_open {
             self.offer(&connection);
         }
         Some(connection)
@@ -99,9 +109,21 @@ impl PeerSender {
     fn dial(&mut self) -> Option<Arc<Connection>> {
         let attempts = self.attempts.as_mut().filter(|it| it.next <= Instant::now())?;
         let began = Instant::now();
-        match dial(&self.endpoint, &self.to, attempts.limit) {
+        let is_root = self.endpoint.is_root(&self.to);
+        let direction = if is_root { Direction::Both } else { Direction::CallerSends };
+        match dial(&self.endpoint, &self.to, direction, attempts.limit) {
             Ok(connection) => {
+                let limit = attempts.limit;
                 *attempts = Attempts::new();
+                if !is_root {
+                    // Without this one, the listener sends over the first.
+                    let answers = Direction::ListenerSends;
+                    if let Err(DialError::Failed(error)) =
+                        dial(&self.endpoint, &self.to, answers, limit)
+                    {
+                        log(Level::Debug, || format!("one connection to {}: {error}", self.to));
+                    }
+                }
                 connection
             }
             Err(error) => {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use super::TcpTransport;
 use super::admission::CallerGreeting;
 use super::framing::{MOST_BYTES, MessageKind, head};
-use super::greeting::{ANSWER, take};
+use super::greeting::{ANSWER, Direction, take};
 use crate::credentials::{CredentialKind, Credentials};
 use crate::transport::mail::{Heard, Mail, content, wait_for};
 use crate::transport::{DialPolicy, Inbox, Sender, Transport, TransportConfig, tests};
@@ -16,7 +16,7 @@ use crate::transport::{DialPolicy, Inbox, Sender, Transport, TransportConfig, te
 fn place(listen: Option<&str>) -> TransportConfig {
     let calls = if listen.is_some() { DialPolicy::Nobody } else { DialPolicy::Everybody };
     let place = tests::place(listen, calls);
-    TransportConfig { lease_ms: 1_000, shm: false, most_connections: 100, ..place }
+    TransportConfig { lease_ms: 1_000, shm: false, most_connections: 200, ..place }
 }
 
 fn with_token(place: TransportConfig, identity: &str, secret: &str) -> TransportConfig {
@@ -304,11 +304,15 @@ fn certificates_that_do_not_fit_are_refused_by_name() {
     }
 }
 
+fn by_hand() -> CallerGreeting {
+    CallerGreeting::new(None, "mallory", CredentialKind::Server, Direction::Both).unwrap()
+}
+
 /// A connection made by hand, whose greeting is over.
 fn greeted(to: &TcpTransport) -> TcpStream {
     let mut socket = TcpStream::connect(to.address()).unwrap();
     socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-    let greeting = CallerGreeting::new(None, "mallory", CredentialKind::Server).unwrap();
+    let greeting = by_hand();
     socket.write_all(greeting.call()).unwrap();
     let mut received = Vec::new();
     while take(ANSWER, &mut received).unwrap().is_none() {
@@ -337,7 +341,7 @@ fn a_length_that_no_process_sends_ends_the_connection_and_an_unknown_kind_does_n
 #[test]
 fn strangers_who_say_nothing_or_half_of_a_greeting_keep_no_process_out() {
     let (server, at_server) = listener();
-    let greeting = CallerGreeting::new(None, "mallory", CredentialKind::Server).unwrap();
+    let greeting = by_hand();
     let call = greeting.call();
     let mut held = Vec::new();
     for number in 0..600 {

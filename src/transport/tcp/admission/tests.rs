@@ -8,6 +8,10 @@ fn of(identity: &str, secret: &str) -> Credentials {
     Credentials::of_token(identity, secret)
 }
 
+fn caller(credentials: Option<&Credentials>) -> Option<CallerGreeting> {
+    CallerGreeting::new(credentials, "h", CredentialKind::Server, Direction::Both)
+}
+
 /// Greets; what the listener knows of the caller, or why either of them ends the connection.
 fn greet(
     caller: Option<&Credentials>,
@@ -15,7 +19,7 @@ fn greet(
     listener: Option<&Credentials>,
 ) -> Result<String, (Option<Status>, Option<Failure>)> {
     let wanted = CredentialKind::Server;
-    let mut calls = CallerGreeting::new(caller, name, wanted).unwrap();
+    let mut calls = CallerGreeting::new(caller, name, wanted, Direction::Both).unwrap();
     let mut listens = ListenerGreeting::default();
     let door = Door { credentials: listener, certified: None, is_full: false };
     let (mut to_listener, mut to_caller) = (calls.call().to_vec(), Vec::new());
@@ -27,7 +31,7 @@ fn greet(
             moved = true;
             at_listener.push(byte);
             match listens.receive(&door, &mut at_listener, &mut to_caller) {
-                Ok(from) => known = known.or(from),
+                Ok(caller) => known = known.or(caller.map(|caller| caller.from)),
                 Err(status) => {
                     at_caller.append(&mut to_caller);
                     let failure = calls.receive(&mut at_caller, &mut to_listener).err();
@@ -92,7 +96,9 @@ fn a_listener_of_another_kind_is_refused() {
 
 /// Both messages and the proof of a greeting.
 fn recorded(caller: &Credentials, door: &Door<'_>) -> (CallerGreeting, ListenerGreeting, Vec<u8>) {
-    let mut calls = CallerGreeting::new(Some(caller), "h", CredentialKind::Server).unwrap();
+    let direction = Direction::Both;
+    let mut calls =
+        CallerGreeting::new(Some(caller), "h", CredentialKind::Server, direction).unwrap();
     let (mut listens, mut answer, mut proof) =
         (ListenerGreeting::default(), Vec::new(), Vec::new());
     listens.receive(door, &mut calls.call().to_vec(), &mut answer).unwrap();
@@ -137,7 +143,7 @@ fn a_listener_that_takes_any_token_is_recognized() {
 #[test]
 fn a_listener_that_asks_for_no_token_is_no_listener_of_a_job_with_one() {
     let worker = of("worker.1", SECRET);
-    let mut calls = CallerGreeting::new(Some(&worker), "h", CredentialKind::Server).unwrap();
+    let mut calls = caller(Some(&worker)).unwrap();
     let identity = Identity::parse("server");
     let answer = Answer { status: Status::Welcome, wants_token: false, random: [3; 32], identity };
     let failure = calls.receive(&mut answer.encode(), &mut Vec::new());
@@ -152,7 +158,7 @@ fn the_identity_is_that_of_the_certificate() {
     {
         let certified = Some(Identity::parse(certified));
         let door = Door { credentials: Some(&server), certified, is_full: false };
-        let calls = CallerGreeting::new(Some(&of("worker.1", SECRET)), "h", CredentialKind::Server);
+        let calls = caller(Some(&of("worker.1", SECRET)));
         let mut call = calls.unwrap().call().to_vec();
         let answer = ListenerGreeting::default().receive(&door, &mut call, &mut Vec::new());
         assert_eq!(answer, if is_refused { Err(Status::NotAllowed) } else { Ok(None) });
@@ -165,7 +171,7 @@ fn noise_gets_no_answer_and_a_full_listener_says_so() {
     let mut out = Vec::new();
     let noise = ListenerGreeting::default().receive(&door, &mut b"GET / HTTP".to_vec(), &mut out);
     assert_eq!((noise, out.is_empty()), (Err(Status::Malformed), true));
-    let calls = CallerGreeting::new(None, "h", CredentialKind::Server).unwrap();
+    let calls = caller(None).unwrap();
     let full = ListenerGreeting::default().receive(&door, &mut calls.call().to_vec(), &mut out);
     assert_eq!(full, Err(Status::Full));
     assert_eq!(Answer::decode(&out).unwrap().status, Status::Full);
