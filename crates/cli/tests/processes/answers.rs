@@ -1,9 +1,9 @@
 //! Listeners answer every Call as docs/wire.md has it, and go on.
 
-use std::io::{Read, Write};
+use std::io::Write;
 use std::net::TcpStream;
 
-use super::attacker::{Frame, call};
+use super::attacker::{Frame, OFFER, call};
 use super::common::wait::free_address;
 use super::greeting::{
     Answer, Call, GO_ON, MALFORMED, NOT_ALLOWED, OTHER_TOKEN, OTHER_VERSION, WANTS_NO_TOKEN,
@@ -74,7 +74,8 @@ fn calls_are_answered_by_their_names_identities_and_versions() {
         is(to, &Call { more: vec![7; 900], ..good.clone() }, &own, &[GO_ON]);
         is(to, &Call { version: 2, ..good.clone() }, &own, &[OTHER_VERSION]);
         is(to, &Call { has_token: false, ..good.clone() }, &own, &[WANTS_TOKEN]);
-        is(to, &Call { more: vec![7; 1_000], ..good.clone() }, &own, &[MALFORMED]);
+        // Longer than any greeting: it ends without an Answer.
+        assert_eq!(status(to, &Call { more: vec![7; 1_000], ..good.clone() }, &own), None);
         for name in ["", "a@b", "a/b", "a b", "caf\u{e9}", "a\tb", &"a".repeat(256)] {
             is(to, &Call { name: name.into(), ..good.clone() }, &own, &[MALFORMED]);
         }
@@ -159,11 +160,13 @@ fn pieces_are_put_together_and_messages_of_other_kinds_are_skipped() {
         let len = u32::try_from(look.len()).unwrap();
         let head = [&len.to_le_bytes()[..], &FRAMES.to_le_bytes(), &[0xff, 0xff]].concat();
         session.write(&[head, look].concat()).unwrap();
-        let (kind, frame) = session.receive().unwrap();
+        let (mut kind, mut frame) = session.receive().unwrap();
+        if kind == OFFER {
+            (kind, frame) = session.receive().unwrap();
+        }
         assert_eq!((kind, &frame[..4], frame[6]), (FRAMES, &b"KVST"[..], SEEN), "{to}");
         assert!(frame.len() > 3_000, "{}", frame.len());
         session.close();
-        drop(stream.read(&mut [0; 1]));
     }
     ends_well(running);
 }

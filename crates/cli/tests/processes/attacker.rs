@@ -19,7 +19,7 @@ const HEADER: usize = 140;
 /// The longest payload of a message.
 const MOST_BYTES: u32 = 1 << 30;
 /// The kind of a message that offers shared memory.
-const OFFER: u16 = 1;
+pub const OFFER: u16 = 1;
 
 /// A frame as in docs/wire.md, of a process that the job does not know.
 pub struct Frame {

@@ -1,5 +1,6 @@
 //! Jobs that let in only those with a credential: TLS, tokens, and who may be what.
 
+use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -45,6 +46,21 @@ fn sums_over_tls_have_the_bits_of_a_loop() {
     for end in start(&job, give).end_well() {
         assert!(end.said("closed").is_some(), "{end:?}");
     }
+}
+
+#[test]
+#[allow(clippy::print_stdout, reason = "says what was left out")]
+fn numeric_addresses_of_ip_version_6_work_over_tls() {
+    let Ok(free) = TcpListener::bind("[::1]:0") else {
+        println!("not run: this machine has no IP version 6");
+        return;
+    };
+    let _turn = Turn::take();
+    let keys = Keys::new("tls-six");
+    let mut job = Job::new("train", 2, 1).told(ROUNDS, 5);
+    job.root = free.local_addr().unwrap().to_string();
+    drop(free);
+    start(&job, certified(&keys)).end_well();
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Processes that mean harm: the job makes its rounds meanwhile, and its processes do not grow.
 
+use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
@@ -7,7 +8,7 @@ use super::attacker::{
     Frame, SERVER, WORKER, call, claim_much, ends, greeting, lie, overhear, replay,
 };
 use super::common::random::Random;
-use super::greeting::{FULL, NOT_ALLOWED, OTHER_TOKEN};
+use super::greeting::{Answer, FULL, GO_ON, NOT_ALLOWED, OTHER_TOKEN};
 use super::job::{End, Job, LIMIT, MARGIN, Process, Running, Turn, free_address, soon};
 use super::keys::{Keys, start};
 use super::program::{COUNT, PAUSE_MS, ROUNDS};
@@ -140,10 +141,10 @@ fn connections_that_say_nothing_or_nonsense_disturb_nobody() {
         }
         drop(held);
         // A process that does not say who it is has to go.
-        for to in at {
-            for words in silent {
-                assert!(ends(call(to, words).unwrap(), LIMIT), "{to}: {words:?}");
-            }
+        let calls = at.iter().flat_map(|to| silent.map(|words| (to, words)));
+        let held: Vec<_> = calls.map(|(to, words)| (to, words, call(to, words).unwrap())).collect();
+        for (to, words, stream) in held {
+            assert!(ends(stream, LIMIT), "{to}: {words:?}");
         }
     });
 }
@@ -255,7 +256,8 @@ fn a_session_that_stops_reading_disturbs_nobody() {
 fn a_recorded_greeting_with_a_token_is_of_no_use() {
     let _turn = Turn::take();
     let keys = keys("replay");
-    survives("replay", &keys.tokened(&job(), "job"), open, |job, at| {
+    let job = keys.tokened(&job().told(ROUNDS, 800), "job");
+    survives("replay", &job, open, |job, at| {
         let login = Login::token(&keys, "worker.1");
         let hello = Frame::hello(&job_name(job), WORKER, 1, (2, 1), "worker.1@mallory");
         let said = overhear(&at[0], |to| {
@@ -268,10 +270,16 @@ fn a_recorded_greeting_with_a_token_is_of_no_use() {
         let refused = [&[OTHER_TOKEN][..], &[0; 32]].concat();
         for to in at {
             for _ in 0..3 {
-                let heard = replay(to, &said[..greeting]).expect("an end");
-                assert!(heard.ends_with(&refused), "{heard:?}");
-                assert!(replay(to, &said).is_some() && replay(to, &said[..greeting / 2]).is_some());
+                let mut stream = call(to, &said[..greeting - 32]).unwrap();
+                stream.set_read_timeout(Some(LIMIT)).unwrap();
+                assert_eq!(Answer::receive(&mut stream).unwrap().0.status, GO_ON);
+                stream.write_all(&said[greeting - 32..greeting]).unwrap();
+                let mut verdict = [0; 33];
+                stream.read_exact(&mut verdict).unwrap();
+                assert_eq!(verdict[..], refused);
+                assert!(ends(stream, LIMIT));
             }
+            assert!(replay(to, &said).is_some() && replay(to, &said[..greeting / 2]).is_some());
         }
     });
 }

@@ -88,8 +88,8 @@ fn two_processes_have_one_connection() {
     }
 }
 
-/// How many threads the scheduler, the server, and the first worker of a job have, but for those that read
-/// from connections, which are at most as many as processors.
+/// How many threads the scheduler, the server, and the first worker of a job have: without those that read
+/// from connections, which are at most as many as processors, and those that send.
 fn threads_of(workers: usize) -> Vec<usize> {
     let mut running = load(workers).start();
     running.workers().iter_mut().for_each(|worker| _ = worker.hear("round 5"));
@@ -98,13 +98,14 @@ fn threads_of(workers: usize) -> Vec<usize> {
         let (io, accept) = (threads(process, "kvstore-io"), threads(process, "kvstore-accept"));
         assert!((1..=most).contains(&io), "{}: {io} threads", process.name);
         assert_eq!(accept, usize::from(at < 2), "{}", process.name);
-        usize::try_from(process.kilobytes("Threads").unwrap()).unwrap() - io
+        let senders = threads(process, "kvstore-send");
+        usize::try_from(process.kilobytes("Threads").unwrap()).unwrap() - io - senders
     });
     all.collect()
 }
 
 #[test]
-fn threads_do_not_grow_with_the_processes_of_a_job() {
+fn threads_that_receive_do_not_grow_with_the_processes_of_a_job() {
     let _turn = Turn::take();
     let (few, many) = (threads_of(1), threads_of(6));
     assert_eq!(few, many);
@@ -121,6 +122,9 @@ fn a_process_that_is_gone_leaves_no_connection() {
     let files = running.servers()[0].files();
     running.workers()[1].kill();
     let [scheduler, server, ..] = &running.all[..] else { panic!("a job") };
-    assert!(soon(LIMIT, || connections(scheduler).len() == 2 && connections(server).len() == 2));
-    assert!(server.files() < files);
+    let fewer = |process: &Process| soon(LIMIT, || connections(process).len() == 2);
+    for process in [scheduler, server] {
+        assert!(fewer(process), "{}: {:?}", process.name, connections(process));
+    }
+    assert!(soon(LIMIT, || server.files() < files));
 }
