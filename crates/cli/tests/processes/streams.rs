@@ -52,9 +52,10 @@ fn load(workers: usize) -> Job {
     Job::new("load", workers, 1).told(ROUNDS, 4_000).with("shm", "no")
 }
 
-/// Every pair of processes has one connection, whatever the credentials, with shared memory and without.
+/// A process has one connection with the scheduler, and one for each direction with another peer, whatever
+/// the credentials, with shared memory and without.
 #[test]
-fn two_processes_have_one_connection() {
+fn two_processes_have_a_connection_for_each_direction() {
     let _turn = Turn::take();
     let keys = Keys::new("streams");
     let give = certified(&keys);
@@ -78,11 +79,11 @@ fn two_processes_have_one_connection() {
         for worker in workers {
             let all = connections(worker);
             let peers: BTreeSet<u16> = all.iter().map(|(_, peer)| *peer).collect();
-            assert_eq!((all.len(), peers), (2, [root, bound].into()), "{all:?}");
+            assert_eq!((all.len(), peers), (3, [root, bound].into()), "{all:?}");
         }
-        assert_eq!(count(server, &|own, _| own == bound), 2);
+        assert_eq!(count(server, &|own, _| own == bound), 4);
         assert_eq!(count(server, &|_, peer| peer == root), 1);
-        assert_eq!(connections(server).len(), 3);
+        assert_eq!(connections(server).len(), 5);
         assert_eq!(count(scheduler, &|own, _| own == root), 3);
         assert_eq!(connections(scheduler).len(), 3);
     }
@@ -118,13 +119,13 @@ fn a_process_that_is_gone_leaves_no_connection() {
     let mut running = job.start();
     running.workers()[0].hear("round 20");
     let [scheduler, server] = [0, 1].map(|at| connections(&running.all[at]).len());
-    assert_eq!((scheduler, server), (3, 3));
+    assert_eq!((scheduler, server), (3, 5));
     let files = running.servers()[0].files();
     running.workers()[1].kill();
     let [scheduler, server, ..] = &running.all[..] else { panic!("a job") };
-    let fewer = |process: &Process| soon(LIMIT, || connections(process).len() == 2);
-    for process in [scheduler, server] {
-        assert!(fewer(process), "{}: {:?}", process.name, connections(process));
+    for (process, left) in [(scheduler, 2), (server, 3)] {
+        let fewer = soon(LIMIT, || connections(process).len() == left);
+        assert!(fewer, "{}: {:?}", process.name, connections(process));
     }
     assert!(soon(LIMIT, || server.files() < files));
 }
