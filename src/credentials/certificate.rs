@@ -63,13 +63,13 @@ impl Tls {
 
     /// The configuration with which this process dials. It reads the files.
     pub(crate) fn client(&self) -> Result<Arc<ClientConfig>> {
-        let (roots, provider) = (self.roots()?, provider());
+        let (roots, key, provider) = (self.roots()?, self.key()?, provider());
         let mut config = ClientConfig::builder_with_provider(Arc::clone(&provider))
             .with_protocol_versions(&[&TLS13])
             .map_err(|error| fail!(Internal, "TLS: {error}"))?
             .dangerous()
             .with_custom_certificate_verifier(self.verifier(roots, provider)?)
-            .with_client_auth_cert(self.chain()?, self.key()?)
+            .with_client_auth_cert(self.chain()?, key)
             .map_err(|error| self.unfit(&error))?;
         config.resumption = Resumption::disabled();
         config.enable_secret_extraction = true;
@@ -78,12 +78,12 @@ impl Tls {
 
     /// The configuration with which this process listens. It reads the files.
     pub(crate) fn server(&self) -> Result<Arc<ServerConfig>> {
-        let (roots, provider) = (self.roots()?, provider());
+        let (roots, key, provider) = (self.roots()?, self.key()?, provider());
         let mut config = ServerConfig::builder_with_provider(Arc::clone(&provider))
             .with_protocol_versions(&[&TLS13])
             .map_err(|error| fail!(Internal, "TLS: {error}"))?
             .with_client_cert_verifier(self.client_verifier(roots, provider)?)
-            .with_single_cert(self.chain()?, self.key()?)
+            .with_single_cert(self.chain()?, key)
             .map_err(|error| self.unfit(&error))?;
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
@@ -111,7 +111,7 @@ impl Tls {
             .map_err(|error| of_pem("tls_key_file", &self.key_file, &error))
     }
 
-    /// Checks that a caller has a certificate of the authority, for callers.
+    /// Requires of callers a certificate of an authority of `tls_ca_file`, for client authentication.
     fn client_verifier(
         &self,
         roots: RootCertStore,
