@@ -337,7 +337,7 @@ impl JobList {
         let Some(JobTable { host, memory, starts }) = &mut self.table else { return Ok(()) };
         let start = memory.address();
         memory.note_queued();
-        host.upload(start, self.lists.text.len(), stream)?;
+        host.upload(0..self.lists.text.len(), start, stream)?;
         let [addresses, constants] = starts.map(|offset| start + offset as u64);
         for &(kernel, blocks, offset) in &self.lists.launches {
             let tables = [start, addresses, constants, start + offset as u64];

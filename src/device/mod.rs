@@ -18,6 +18,7 @@ mod queue;
 mod report;
 mod reuse;
 mod stream;
+mod transfer;
 
 pub(crate) use budget::MemoryBudget;
 pub(crate) use context::Device;
@@ -32,9 +33,9 @@ pub(crate) use queue::{CallMarks, CallQueue, CallQueues};
 pub(crate) use report::statistics;
 pub use report::{GpuProbe, GpuReport, GpuState, examine_gpus};
 pub(crate) use reuse::Spares;
-pub(crate) use reuse::pinned::PinnedBlock;
 pub(crate) use reuse::scratch::ScratchBlock;
 pub(crate) use stream::Stream;
+pub(crate) use transfer::{Downloads, Room, Uploads, Wait, piece_bytes, takes_waits};
 
 use crate::config::CudaChoice;
 use crate::error::{Result, fail};

@@ -153,6 +153,7 @@ functions! {
     forget_all_counts = c"kv_cuda_stand_in_forget_calls" () -> ();
     put_message = c"kv_cuda_stand_in_message" (text: *mut u8, room: usize) -> ();
     set_seed = c"kv_cuda_stand_in_seed" (seed: u64) -> ();
+    all_pinned_bytes = c"kv_cuda_stand_in_pinned_bytes" () -> u64;
     plan_fault = c"kv_cuda_stand_in_fail" (plan: *const i8) -> ();
 }
 
@@ -160,6 +161,13 @@ functions! {
 pub fn calls(name: &CStr) -> u64 {
     need_stand_in("to count calls");
     count(name.as_ptr())
+}
+
+/// Bytes of pinned memory that the process has.
+#[allow(dead_code, reason = "one test asks")]
+pub fn pinned_bytes() -> u64 {
+    need_stand_in("to count pinned memory");
+    all_pinned_bytes()
 }
 
 pub fn forget_counts() {

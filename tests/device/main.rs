@@ -20,6 +20,7 @@ mod gpu;
 mod homes;
 mod layouts;
 mod order;
+mod pieces;
 mod refused;
 mod rules;
 mod seeds;

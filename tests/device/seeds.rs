@@ -338,6 +338,15 @@ fn random_programs_equal_the_model_on_gpus_without_memory_pools() {
     }
 }
 
+/// Keys take several pieces: of 1,200 bytes 19, with two in flight.
+#[test]
+fn random_programs_equal_the_model_in_small_pieces() {
+    let small = [("KV_CUDA_STAND_IN_DEVICES", "2"), ("KV_TEST_PIECE_BYTES", "64")];
+    if is_child("seeds::random_programs_equal_the_model_in_small_pieces", &small) {
+        run_all();
+    }
+}
+
 /// Runs the programs of some seeds.
 fn run_all() {
     let number = |name: &str, default: u64| {

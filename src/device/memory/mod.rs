@@ -3,6 +3,7 @@
 
 mod source;
 
+use std::ops::Range;
 use std::slice;
 
 use crate::device::context::Device;
@@ -134,9 +135,15 @@ impl Pinned {
         self.bytes
     }
 
-    /// The memory as a plain tensor.
-    pub(super) fn lent(&self, dtype: DType) -> Lent {
-        Lent::plain(self.start, dtype)
+    /// The memory from an offset on, as a plain tensor.
+    pub(super) fn lent(&self, offset: usize, dtype: DType) -> Lent {
+        Lent::plain(self.start.wrapping_add(offset), dtype)
+    }
+
+    /// The start of a range of its bytes.
+    fn part(&self, part: &Range<usize>) -> *mut u8 {
+        assert!(part.end <= self.bytes, "a block is at least as large as asked for");
+        self.start.wrapping_add(part.start)
     }
 
     /// Writes the first bytes.
@@ -146,39 +153,37 @@ impl Pinned {
         unsafe { slice::from_raw_parts_mut(self.start, bytes.len()) }.copy_from_slice(bytes);
     }
 
-    /// Queues a copy of the first bytes to a device.
+    /// Queues a copy of a range of its bytes to a device.
     pub(super) fn upload(
         &self,
         device: &Device,
+        part: Range<usize>,
         to: u64,
-        bytes: usize,
         stream: &Stream,
     ) -> Result<()> {
-        assert!(bytes <= self.bytes, "a block is at least as large as asked for");
+        let (start, bytes) = (self.part(&part), part.len());
         if bytes == 0 {
             return Ok(());
         }
         // SAFETY: so many bytes are there; the block is given back with a mark behind the copy.
-        let outcome =
-            unsafe { device.driver.copy_from_host(to, self.start, bytes, stream.handle()) };
+        let outcome = unsafe { device.driver.copy_from_host(to, start, bytes, stream.handle()) };
         device.result("cuMemcpyHtoDAsync", device.counters.to_device.note(outcome, bytes))
     }
 
-    /// Queues a copy from a device to the first bytes.
+    /// Queues a copy from a device to a range of its bytes.
     pub(super) fn download(
         &self,
         device: &Device,
+        part: Range<usize>,
         from: u64,
-        bytes: usize,
         stream: &Stream,
     ) -> Result<()> {
-        assert!(bytes <= self.bytes, "a block is at least as large as asked for");
+        let (start, bytes) = (self.part(&part), part.len());
         if bytes == 0 {
             return Ok(());
         }
         // SAFETY: so many bytes are there; the host reads them behind a mark.
-        let outcome =
-            unsafe { device.driver.copy_to_host(self.start, from, bytes, stream.handle()) };
+        let outcome = unsafe { device.driver.copy_to_host(start, from, bytes, stream.handle()) };
         device.result("cuMemcpyDtoHAsync", device.counters.to_host.note(outcome, bytes))
     }
 }

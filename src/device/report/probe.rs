@@ -114,9 +114,9 @@ fn run_kernel(device: &'static Device) -> Result<Duration> {
     let start = Instant::now();
     jobs.prepare(device, stream)?;
     let load = start.elapsed();
-    given.upload(first, bytes.len(), stream)?;
+    given.upload(0..bytes.len(), first, stream)?;
     jobs.queue(device, stream)?;
-    got.download(sum, BYTES, stream)?;
+    got.download(0..BYTES, sum, stream)?;
     memory.release(stream);
     let mark = queue.mark()?;
     jobs.finish(&mark, stream);
@@ -129,7 +129,7 @@ fn run_kernel(device: &'static Device) -> Result<Duration> {
             "GPU {number} has not run a kernel within {limit} s; see what runs there (nvidia-smi)"
         ));
     }
-    let array = got.lent(DType::F32).array();
+    let array = got.lent(0, DType::F32).array();
     compare(device.ordinal, array.slice::<f32>(&(0..COUNT)), &inputs)?;
     Ok(load)
 }

@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::env;
+use std::ops::Range;
 use std::sync::{Mutex, OnceLock};
 
 use crate::device::context::{Device, lock};
@@ -102,24 +103,37 @@ impl PinnedBlock {
         self.memory.as_ref().expect("a block that is held has memory")
     }
 
-    pub(crate) fn lent(&self, dtype: DType) -> Lent {
-        self.memory().lent(dtype)
+    /// Bytes that it has, at least as many as asked for.
+    pub(crate) fn bytes(&self) -> usize {
+        self.memory().bytes()
+    }
+
+    /// The memory from an offset on.
+    pub(crate) fn lent(&self, offset: usize, dtype: DType) -> Lent {
+        self.memory().lent(offset, dtype)
     }
 
     pub(crate) fn write(&mut self, bytes: &[u8]) {
         self.memory.as_mut().expect("a block that is held has memory").write(bytes);
     }
 
-    /// Queues a copy of the first bytes to the device.
-    pub(crate) fn upload(&self, to: u64, bytes: usize, stream: &Stream) -> Result<()> {
+    /// Queues a copy of a range of its bytes to the device.
+    pub(crate) fn upload(&self, part: Range<usize>, to: u64, stream: &Stream) -> Result<()> {
         self.is_queued.set(true);
-        self.memory().upload(self.device, to, bytes, stream)
+        self.memory().upload(self.device, part, to, stream)
     }
 
-    /// Queues a copy of device memory to the first bytes.
-    pub(crate) fn download(&self, from: u64, bytes: usize, stream: &Stream) -> Result<()> {
+    /// Queues a copy of device memory to a range of its bytes.
+    pub(crate) fn download(&self, part: Range<usize>, from: u64, stream: &Stream) -> Result<()> {
         self.is_queued.set(true);
-        self.memory().download(self.device, from, bytes, stream)
+        self.memory().download(self.device, part, from, stream)
+    }
+
+    /// Waits for the mark behind the work that uses the block, if it has one.
+    pub(crate) fn wait(&mut self, wait: impl Fn(&Mark) -> Result<()>) -> Result<()> {
+        self.mark.iter().try_for_each(wait)?;
+        self.mark = None;
+        Ok(())
     }
 
     /// Notes the mark behind the queued work that uses the block.

@@ -5,8 +5,6 @@ use std::sync::Arc;
 
 use super::super::Local;
 use super::super::apply::CallLimits;
-#[cfg(feature = "cuda")]
-use super::super::apply::device::move_to_device;
 use super::super::lock::WriteGuard;
 use super::super::merger::Merger;
 use super::super::table::{Slot, Value};
@@ -71,7 +69,7 @@ impl Local {
             known.as_ref().map_or(Ok(()), |known| self.alike(known, slot))?;
         }
         #[cfg(feature = "cuda")]
-        self.move_to_devices(&known, slots)?;
+        self.move_to_devices(&known, slots, limits)?;
         let Some(locked) = self.lock_all(&known, limits)? else { return Ok(false) };
         let known_names = &self.keys.names;
         let intern = || names.iter().try_for_each(|name| known_names.intern(name).map(drop));
@@ -94,7 +92,12 @@ impl Local {
 
     /// Moves loaded values to the devices on which the keys' values are.
     #[cfg(feature = "cuda")]
-    fn move_to_devices(&self, known: &[Option<Arc<Slot>>], slots: &mut [Slot]) -> Result<()> {
+    fn move_to_devices(
+        &self,
+        known: &[Option<Arc<Slot>>],
+        slots: &mut [Slot],
+        limits: CallLimits<'_>,
+    ) -> Result<()> {
         for (known, slot) in known.iter().zip(slots) {
             let wanted = known.as_ref().and_then(|known| known.device());
             let place = || format!("load: {}", self.keys.names.label(slot.key));
@@ -102,8 +105,9 @@ impl Local {
                 (Some(ordinal), None) => {
                     let place = place();
                     let opened = self.devices.open(ordinal);
-                    let budget = &self.devices.budget;
-                    let moved = opened.and_then(|device| move_to_device(slot, device, budget));
+                    let applier = &self.applier;
+                    let moved =
+                        opened.and_then(|device| applier.move_to_device(slot, device, limits));
                     moved.map_err(|error| error.at(place))?;
                 }
                 // The first try has moved it, and the key was made again in host memory since.

@@ -164,6 +164,16 @@ impl Team {
         Ok(())
     }
 
+    /// Copies bytes, as arrays of `u8`.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn copy_bytes(self, from: Array, to: Array, bytes: usize) {
+        let help = Help::ask(self.threads - 1, 2 * bytes);
+        in_pieces(bytes, PIECE_BYTES, 1 + help.helpers, None, &|part| {
+            let mut to = to;
+            to.slice_mut::<u8>(&part).copy_from_slice(from.slice::<u8>(&part));
+        });
+    }
+
     /// Copies a plain array of the slot's dtype to an out.
     #[cfg(feature = "cuda")]
     pub(crate) fn fill_out(self, slot: &Slot, from: Array, out: &PlannedOut) -> Result<()> {

@@ -2,7 +2,7 @@
 
 use super::DeviceCall;
 use super::staging::Staging;
-use crate::device::{CallQueue, KeyMemory};
+use crate::device::{CallQueue, KeyMemory, Mark};
 use crate::error::Result;
 use crate::local::apply::{Applier, CallLimits};
 use crate::local::call::DataCall;
@@ -22,21 +22,17 @@ impl Applier {
         let queue = CallQueue::own(memory.device())?;
         let _scope = queue.begin()?;
         memory.marks.order_reader(&queue.stream)?;
-        let mut staging = Staging::new(&queue, &[]);
-        let mut blocks = Vec::new();
-        for (address, bytes) in memory.spans() {
-            let block = staging.block(bytes)?;
-            staging.download(block, address, bytes);
-            blocks.push((block, bytes));
-        }
+        let mut staging = Staging::new((&queue, &[]), self.team, limits);
+        let arrays = memory.spans().map(|(from, bytes)| (staging.download(from, bytes), bytes));
+        let arrays = arrays.collect::<Vec<_>>();
         staging.prepare()?;
-        let mark = staging.queue()?;
+        staging.queue()?;
         let handling = &Handling::PLAIN;
         let (call, touched) = (DataCall::Pull, 0);
         let (queue, values) = (&queue, &[]);
         let queues = std::slice::from_ref(queue);
         let work = DeviceCall { call, name, handling, limits, queue, queues, values, touched };
-        self.wait_for(&work, slot, &mark, "nothing has changed")?;
-        blocks.into_iter().map(|(block, bytes)| staging.copy(block, bytes)).collect()
+        let wait = |mark: &Mark| self.wait_for(&work, slot, mark, "nothing has changed");
+        arrays.into_iter().map(|(at, bytes)| staging.fetch_buffer(at, bytes, &wait)).collect()
     }
 }

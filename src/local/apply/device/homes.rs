@@ -2,11 +2,10 @@
 //! placement.
 
 use std::cmp::Reverse;
-use std::sync::Arc;
 
 use super::DeviceCall;
 use super::staging::Staging;
-use crate::device::{CallQueue, Device, KeyMemory, MemoryBudget};
+use crate::device::{CallQueue, Device, KeyMemory};
 use crate::error::Result;
 use crate::local::apply::{Applier, CallLimits, HostWork};
 use crate::local::counters::CallTally;
@@ -14,7 +13,7 @@ use crate::local::merger::{Handling, Merger};
 use crate::local::plan::{DeviceAccess, KeyGroup, PlannedOut};
 use crate::local::table::{Slot, Value};
 use crate::optim::OptimizerState;
-use crate::tensor::{Buffer, Memory};
+use crate::tensor::{Array, Buffer, DType, LINE, Memory};
 
 impl Applier {
     /// Moves keys in host memory to the devices of their tensors: each to the one with the fewest
@@ -45,7 +44,7 @@ impl Applier {
             };
             let mut value = self.lock(work.name, &group.slot, work.limits)?;
             if value.is_here() {
-                let moved = move_value(&mut value, queue.device, budget);
+                let moved = self.move_value(&mut value, queue.device, work.limits);
                 moved.map_err(self.naming(work, &group.slot))?;
                 group.slot.note_device(home);
             }
@@ -85,45 +84,47 @@ impl Applier {
         self.check_codec(&work, groups)?;
         self.run_kept_keys(&work, groups, outs, tally)
     }
-}
 
-/// Moves the value and the state of a key that no call sees yet to a device.
-pub(crate) fn move_to_device(
-    slot: &mut Slot,
-    device: &'static Device,
-    budget: &Arc<MemoryBudget>,
-) -> Result<()> {
-    move_value(slot.value.get_mut(), device, budget)?;
-    slot.note_device(device.ordinal);
-    Ok(())
-}
-
-/// Moves a value, which is locked, and its state; after an error it is as before.
-fn move_value(
-    value: &mut Value,
-    device: &'static Device,
-    budget: &Arc<MemoryBudget>,
-) -> Result<()> {
-    let queue = CallQueue::own(device)?;
-    let _scope = queue.begin()?;
-    let mut staging = Staging::new(&queue, &[]);
-    let state = value.state.as_ref();
-    let (states, master) = state.map_or((&[][..], None), |state| state.arrays());
-    let sizes = states.iter().map(|it| it.bytes().len()).collect::<Vec<_>>();
-    let stored = value.buffer.bytes().len();
-    let empty = Buffer::new(0)?;
-    let mut memory = KeyMemory::new(device, budget, stored, &queue.stream)?;
-    memory.add_arrays(&sizes, master.map(|it| it.bytes().len()), &queue.stream)?;
-    let buffers = std::iter::once(&value.buffer).chain(states).chain(master);
-    for ((address, bytes), buffer) in memory.spans().zip(buffers) {
-        let block = staging.block(bytes)?;
-        staging.write(block, buffer.bytes());
-        staging.upload(block, address, bytes);
+    /// Moves the value and the state of a key that no call sees yet to a device.
+    pub(crate) fn move_to_device(
+        &self,
+        slot: &mut Slot,
+        device: &'static Device,
+        limits: CallLimits<'_>,
+    ) -> Result<()> {
+        self.move_value(slot.value.get_mut(), device, limits)?;
+        slot.note_device(device.ordinal);
+        Ok(())
     }
-    staging.prepare()?;
-    memory.marks.note_writer(&staging.queue()?);
-    value.buffer = empty;
-    value.state.iter_mut().for_each(OptimizerState::drop_arrays);
-    value.give(memory);
-    Ok(())
+
+    /// Moves a value, which is locked, and its state; after an error it is as before.
+    fn move_value(
+        &self,
+        value: &mut Value,
+        device: &'static Device,
+        limits: CallLimits<'_>,
+    ) -> Result<()> {
+        let queue = CallQueue::own(device)?;
+        let _scope = queue.begin()?;
+        let mut staging = Staging::new((&queue, &[]), self.team, limits);
+        let state = value.state.as_ref();
+        let (states, master) = state.map_or((&[][..], None), |state| state.arrays());
+        let sizes = states.iter().map(|it| it.bytes().len()).collect::<Vec<_>>();
+        let stored = value.buffer.bytes().len();
+        let empty = Buffer::new(0)?;
+        let budget = &self.devices.budget;
+        let mut memory = KeyMemory::new(device, budget, stored, &queue.stream)?;
+        memory.add_arrays(&sizes, master.map(|it| it.bytes().len()), &queue.stream)?;
+        staging.reserve(memory.spans().map(|(_, bytes)| bytes.next_multiple_of(LINE)).sum())?;
+        let buffers = std::iter::once(&value.buffer).chain(states).chain(master);
+        for ((address, bytes), buffer) in memory.spans().zip(buffers) {
+            staging.upload(Array::of(buffer, DType::U8), bytes, &[address])?;
+        }
+        staging.prepare()?;
+        memory.marks.note_writer(&staging.queue()?);
+        value.buffer = empty;
+        value.state.iter_mut().for_each(OptimizerState::drop_arrays);
+        value.give(memory);
+        Ok(())
+    }
 }

@@ -4,17 +4,17 @@ use smallvec::SmallVec;
 
 use super::staging::Staging;
 use super::{DeviceCall, EMPTY, outs_of};
+use crate::device::{CallQueue, Mark, Spares, Wait, piece_bytes};
 use crate::device::{DevicePasses, KernelName, KeyArrays, NormLayout, Stage, WantedSpans};
-use crate::device::{Mark, Spares};
 use crate::error::{Error, Result};
 use crate::local::apply::{Applier, KeyPush, with_default_floats};
 use crate::local::counters::CallTally;
 use crate::local::lock::WriteGuard;
 use crate::local::merger::Merger;
 use crate::local::plan::{KeyGroup, PlannedOut};
-use crate::local::table::Value;
+use crate::local::table::{Slot, Value};
 use crate::optim::{Optimizer, OptimizerState};
-use crate::tensor::{DType, Lent, Memory};
+use crate::tensor::{Array, DType, Lent, Memory};
 
 /// Addresses of a key's arrays in a call.
 type Addresses = SmallVec<[u64; 8]>;
@@ -38,7 +38,7 @@ impl Before {
 #[derive(Default)]
 struct KeyLists {
     before: Vec<Before>,
-    /// Keys with outs in host memory, and the blocks to which their values are copied.
+    /// Keys with outs in host memory, and the downloads of their values.
     copies: Vec<(usize, usize)>,
 }
 
@@ -87,7 +87,7 @@ impl Applier {
         mut locked: LockedKeys<'_>,
         tally: &mut CallTally,
     ) -> Result<()> {
-        let mut staging = Staging::new(work.queue, work.queues);
+        let mut staging = self.staging(work);
         let KeyLists { mut before, mut copies } = Spares::take(&LISTS);
         before.extend(locked.iter().map(|value| Before::of(value)));
         let queued = self.add_keys(work, groups, outs, &mut locked, &mut staging, &mut copies);
@@ -106,16 +106,20 @@ impl Applier {
             }
             tally.add(&CallTally::of(group.values.len(), group.outs.len(), group.slot.bytes()));
         }
-        unlock(locked);
-        let filled = self.fill_host_outs(work, groups, outs, &staging, &copies, &mark);
+        let mut locked = Some(locked);
+        if staging.is_queued() {
+            locked.take().into_iter().for_each(unlock);
+        }
+        let filled = self.fill_host_outs(work, groups, outs, &mut staging, &copies, &mut locked);
+        unlock_behind(work.queue, &copies, &mut locked);
         before.clear();
         copies.clear();
         Spares::put(&LISTS, KeyLists { before, copies });
         filled
     }
 
-    /// Adds the work of all keys. `copies` gets the keys with outs in host memory, and the blocks
-    /// to which their values are copied.
+    /// Adds the work of all keys. `copies` gets the keys with outs in host memory, and the downloads
+    /// of their values.
     fn add_keys(
         &self,
         work: &DeviceCall<'_>,
@@ -125,6 +129,10 @@ impl Applier {
         staging: &mut Staging<'_>,
         copies: &mut Vec<(usize, usize)>,
     ) -> Result<()> {
+        let here =
+            |group: &KeyGroup| Staging::bytes_here(&group.slot, &work.values[group.values.clone()]);
+        let reserved = staging.reserve(groups.iter().map(here).sum());
+        reserved.map_err(self.naming(work, &groups[0].slot))?;
         for (index, (group, value)) in groups.iter().zip(locked).enumerate() {
             let slot = &*group.slot;
             if slot.count == 0 {
@@ -143,10 +151,8 @@ impl Applier {
                 self.add_key(work, &push, value, staging)?;
                 let is_host = |out: &&PlannedOut| out.lent.memory() == Memory::Host;
                 if outs.iter().filter(|out| !out.shadowed).any(|out| is_host(&out)) {
-                    let block = staging.block(slot.bytes())?;
                     let stored = value.device.as_ref().expect(EMPTY).value();
-                    staging.download(block, stored, slot.bytes());
-                    copies.push((index, block));
+                    copies.push((index, staging.download(stored, slot.bytes())));
                 }
                 Ok(())
             };
@@ -177,8 +183,7 @@ impl Applier {
             }
         } else {
             memory.marks.order_writer(stream)?;
-            let team = self.team_of(push);
-            let inputs = values.iter().map(|lent: &Lent| staging.value(team, slot, lent));
+            let inputs = values.iter().map(|lent: &Lent| staging.value(slot, lent));
             let inputs = inputs.collect::<Result<Addresses>>()?;
             if let Merger::Optimizer(optimizer) = &work.handling.merger {
                 self.add_rule(push, optimizer, value, staging, (&inputs, &plain))?;
@@ -254,28 +259,78 @@ impl Applier {
         passes.result
     }
 
-    /// Waits for copies in pinned blocks, and fills the outs in host memory from them.
+    /// Waits for the downloads, and fills the outs in host memory. Keys that are still locked are
+    /// unlocked when all downloads have been queued.
     fn fill_host_outs(
         &self,
         work: &DeviceCall<'_>,
         groups: &[KeyGroup],
         outs: &[PlannedOut],
-        staging: &Staging<'_>,
+        staging: &mut Staging<'_>,
         copies: &[(usize, usize)],
-        mark: &Mark,
+        locked: &mut Option<LockedKeys<'_>>,
     ) -> Result<()> {
         let Some(&(first, _)) = copies.first() else { return Ok(()) };
-        self.wait_for(work, &groups[first].slot, mark, "outs are undefined")?;
-        for &(index, block) in copies {
-            let slot = &*groups[index].slot;
-            let from = staging.content(block, slot.dtype).array();
-            let is_filled = |out: &&PlannedOut| !out.shadowed && out.lent.memory() == Memory::Host;
-            for out in outs_of(&groups[index], outs).iter().filter(is_filled) {
-                with_default_floats(|| self.team.fill_out(slot, from, out))?;
+        let first = &groups[first].slot;
+        let wait = |mark: &Mark| self.wait_for(work, first, mark, "outs are undefined");
+        for &(index, download) in copies {
+            if staging.is_queued() {
+                unlock_behind(work.queue, copies, locked);
             }
+            let (slot, outs) = (&*groups[index].slot, outs_of(&groups[index], outs));
+            self.fill_outs_from(staging, download, slot, outs, &wait)?;
         }
         Ok(())
     }
+
+    /// Fills the outs of a key in host memory from a download.
+    fn fill_outs_from(
+        &self,
+        staging: &mut Staging<'_>,
+        download: usize,
+        slot: &Slot,
+        outs: &[PlannedOut],
+        wait: Wait<'_>,
+    ) -> Result<()> {
+        let team = self.team;
+        let is_filled = |out: &&PlannedOut| !out.shadowed && out.lent.memory() == Memory::Host;
+        let filled = || outs.iter().filter(is_filled);
+        let fill = |from: Array| {
+            filled().try_for_each(|out| with_default_floats(|| team.fill_out(slot, from, out)))
+        };
+        if slot.bytes() <= piece_bytes() {
+            return staging.fetch(download, wait, |_, whole, _| {
+                fill(Lent::plain(whole.data(), slot.dtype).array())
+            });
+        }
+        if filled().all(|out| out.lent.is_plain(slot.dtype)) {
+            return staging.fetch(download, wait, |start, part, bytes| {
+                for out in filled() {
+                    let to = Lent::plain(out.lent.data(), DType::U8).array();
+                    team.copy_bytes(part.array(), to.part(&(start..start + bytes)), bytes);
+                }
+                Ok(())
+            });
+        }
+        let whole = staging.fetch_buffer(download, slot.bytes(), wait)?;
+        fill(Array::of(&whole, slot.dtype))
+    }
+}
+
+/// Unlocks keys, if they are still locked, behind the downloads that have been queued since.
+fn unlock_behind(
+    queue: &CallQueue,
+    copies: &[(usize, usize)],
+    locked: &mut Option<LockedKeys<'_>>,
+) {
+    let Some(mut keys) = locked.take() else { return };
+    // An error: the device is lost.
+    if let Ok(mark) = queue.mark() {
+        for &(index, _) in copies {
+            keys[index].device.as_mut().expect(EMPTY).marks.note_reader(&mark);
+        }
+    }
+    unlock(keys);
 }
 
 /// Takes the pushes of a call that was not queued back. A device that failed on the way may have

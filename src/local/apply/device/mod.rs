@@ -12,9 +12,7 @@ mod spans;
 mod staging;
 mod updated;
 
-pub(crate) use homes::move_to_device;
-
-use super::{Applier, CallLimits};
+use super::{Applier, CallLimits, Team};
 use crate::device::{CallQueue, Mark};
 use crate::error::{Error, Result, fail};
 use crate::local::call::DataCall;
@@ -23,6 +21,7 @@ use crate::local::merger::{Handling, Merger};
 use crate::local::plan::{KeyGroup, Plan, PlannedOut};
 use crate::local::table::Slot;
 use crate::tensor::Lent;
+use staging::Staging;
 
 /// What a place relies on that uses the memory of a key on a device.
 const EMPTY: &str = "a key on a device has memory there";
@@ -143,13 +142,23 @@ impl Applier {
         if limits.is_cancelled() {
             return Err(self.cancelled(work.name, slot));
         }
-        let (call, key, gpu) = (work.name, self.names.label(slot.key), work.queue.device.ordinal);
-        Err(fail!(
-            Timeout,
-            "{call}: {key}: GPU {gpu} has not come to it in time; work queued before it on your \
-             stream takes longer; {rest}"
-        ))
+        Err(self.naming(work, slot)(too_late(work.queue.device.ordinal, rest)))
     }
+
+    /// The work of a call on one device, which is to be collected.
+    fn staging<'a>(&self, work: &DeviceCall<'a>) -> Staging<'a> {
+        let team = Team { touched: work.touched, ..self.team };
+        Staging::new((work.queue, work.queues), team, work.limits)
+    }
+}
+
+/// The error of a wait that has come to its deadline.
+fn too_late(gpu: u16, rest: &str) -> Error {
+    fail!(
+        Timeout,
+        "GPU {gpu} has not come to it in time; work queued before it on your stream takes longer; \
+         {rest}"
+    )
 }
 
 /// The outs of a key.

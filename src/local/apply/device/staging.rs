@@ -4,20 +4,16 @@ use smallvec::SmallVec;
 
 use super::peers::PeerStaging;
 use super::spans::CallSpans;
-use crate::device::{CallQueue, JobList, KernelName, Mark, PinnedBlock, Spares, Stage};
-use crate::error::Result;
-use crate::local::apply::with_default_floats;
+use super::too_late;
+use crate::device::{
+    CallQueue, Downloads, JobList, KernelName, Mark, Room, Spares, Stage, Uploads,
+};
+use crate::device::{Wait, piece_bytes};
+use crate::error::{Result, fail};
+use crate::local::apply::{CallLimits, with_default_floats};
 use crate::local::merge::Team;
 use crate::local::table::Slot;
-use crate::tensor::{Buffer, DType, Lent, Memory};
-
-/// A copy between a pinned block and device memory.
-struct StagedCopy {
-    /// Which of the blocks.
-    block: usize,
-    address: u64,
-    bytes: usize,
-}
+use crate::tensor::{Array, Buffer, DType, LINE, Lent, Memory};
 
 pub(super) struct Staging<'a> {
     pub(super) queue: &'a CallQueue,
@@ -27,6 +23,19 @@ pub(super) struct Staging<'a> {
     lists: StagedLists,
     /// What other devices have to do for it.
     peers: SmallVec<[PeerStaging<'a>; 1]>,
+    /// How the host copies.
+    team: Team,
+    limits: CallLimits<'a>,
+    /// What the text of an error says of the keys, if uploads are not done in time.
+    pub(super) rest: &'static str,
+    /// Whether the device may use the memory for this call, behind no mark yet.
+    is_running: bool,
+}
+
+/// Room in host memory for an array that is to be uploaded: in a piece, or of its own.
+pub(super) enum HostRoom {
+    Piece(Room),
+    Own(Buffer),
 }
 
 /// The lists of a staging, whose memory later ones use.
@@ -34,9 +43,8 @@ pub(super) struct Staging<'a> {
 struct StagedLists {
     /// Device memory for this call only.
     memory: CallSpans,
-    blocks: Vec<PinnedBlock>,
-    uploads: Vec<StagedCopy>,
-    downloads: Vec<StagedCopy>,
+    uploads: Uploads,
+    downloads: Downloads,
 }
 
 thread_local! {
@@ -46,8 +54,16 @@ thread_local! {
 impl Drop for Staging<'_> {
     fn drop(&mut self) {
         let mut lists = std::mem::take(&mut self.lists);
+        let is_used = self.is_running || lists.uploads.has_begun();
+        if is_used && !lists.memory.is_empty() {
+            let CallQueue { device, stream, .. } = self.queue;
+            match Mark::record(device, stream) {
+                Ok(mark) => lists.memory.give(&mark, stream),
+                // The device is lost.
+                Err(_) => lists.memory.note_queued(),
+            }
+        }
         lists.memory.clear();
-        lists.blocks.clear();
         lists.uploads.clear();
         lists.downloads.clear();
         Spares::put(&LISTS, lists);
@@ -55,13 +71,21 @@ impl Drop for Staging<'_> {
 }
 
 impl<'a> Staging<'a> {
-    pub(super) fn new(queue: &'a CallQueue, queues: &'a [CallQueue]) -> Self {
+    pub(super) fn new(
+        (queue, queues): (&'a CallQueue, &'a [CallQueue]),
+        team: Team,
+        limits: CallLimits<'a>,
+    ) -> Self {
         Self {
             queue,
             queues,
             jobs: JobList::default(),
             lists: Spares::take(&LISTS),
             peers: SmallVec::new(),
+            team,
+            limits,
+            rest: "it and keys after it are unchanged",
+            is_running: false,
         }
     }
 
@@ -92,45 +116,148 @@ impl<'a> Staging<'a> {
         self.lists.memory.take(self.queue, bytes)
     }
 
-    /// A new pinned block, by its number.
-    pub(super) fn block(&mut self, bytes: usize) -> Result<usize> {
-        self.lists.blocks.push(PinnedBlock::take(self.queue.device, bytes)?);
-        Ok(self.lists.blocks.len() - 1)
+    /// Takes pinned memory for uploads of so many bytes in all.
+    pub(super) fn reserve(&mut self, bytes: usize) -> Result<()> {
+        self.lists.uploads.reserve(self.queue.device, bytes)
     }
 
-    /// The content of a block.
-    pub(super) fn content(&self, block: usize, dtype: DType) -> Lent {
-        self.lists.blocks[block].lent(dtype)
+    /// The bytes to reserve for those values of a key that are in host memory.
+    pub(super) fn bytes_here(slot: &Slot, values: &[Lent]) -> usize {
+        let here = values.iter().filter(|value| value.memory() == Memory::Host).count();
+        here * slot.bytes().next_multiple_of(LINE)
     }
 
-    /// A copy of the first bytes of a block.
-    pub(super) fn copy(&self, block: usize, bytes: usize) -> Result<Buffer> {
-        let mut buffer = Buffer::zeroed(bytes, false)?;
-        let content = self.content(block, DType::U8).array();
-        buffer.bytes_mut().copy_from_slice(content.slice::<u8>(&(0..bytes)));
+    /// Room for a part of an array in the pieces of the uploads.
+    fn room(&mut self, bytes: usize) -> Result<Room> {
+        let (queue, limits, rest) = (self.queue, self.limits, self.rest);
+        let wait = |mark: &Mark| {
+            let is_over = || limits.is_cancelled() || limits.patience.end().is_over();
+            match mark.wait(is_over)? {
+                true => Ok(()),
+                false if limits.is_cancelled() => Err(fail!(Cancelled, "cancelled; {rest}")),
+                false => Err(too_late(queue.device.ordinal, rest)),
+            }
+        };
+        self.lists.uploads.room(queue, bytes, &wait)
+    }
+
+    /// Uploads an array in host memory to some places, of which each gets all of it.
+    pub(super) fn upload(&mut self, from: Array, bytes: usize, addresses: &[u64]) -> Result<()> {
+        for start in (0..bytes).step_by(piece_bytes()) {
+            let part = start..bytes.min(start + piece_bytes());
+            let room = self.room(part.len())?;
+            let to = self.lists.uploads.lent(room, DType::U8).array();
+            self.team.copy_bytes(from.part(&part), to, part.len());
+            self.copy_room(room, addresses, start);
+        }
+        Ok(())
+    }
+
+    /// Adds the copies of a part of an array.
+    fn copy_room(&mut self, room: Room, addresses: &[u64], start: usize) {
+        let uploads = &mut self.lists.uploads;
+        addresses.iter().for_each(|address| uploads.copy(room, address + start as u64));
+    }
+
+    /// Room for an array of so many bytes that is to be uploaded next.
+    pub(super) fn host_room(&mut self, bytes: usize) -> Result<HostRoom> {
+        if bytes <= piece_bytes() {
+            self.room(bytes).map(HostRoom::Piece)
+        } else {
+            Buffer::new(bytes).map(HostRoom::Own)
+        }
+    }
+
+    /// The memory of such a room.
+    pub(super) fn lent(&mut self, room: &HostRoom, dtype: DType) -> Lent {
+        match room {
+            HostRoom::Piece(room) => self.lists.uploads.lent(*room, dtype),
+            HostRoom::Own(buffer) => Lent::of(Array::of(buffer, dtype)),
+        }
+    }
+
+    /// Uploads the array in a room, which has been written.
+    pub(super) fn upload_room(
+        &mut self,
+        room: &HostRoom,
+        bytes: usize,
+        addresses: &[u64],
+    ) -> Result<()> {
+        match room {
+            HostRoom::Piece(room) => {
+                self.copy_room(*room, addresses, 0);
+                Ok(())
+            }
+            HostRoom::Own(buffer) => self.upload(Array::of(buffer, DType::U8), bytes, addresses),
+        }
+    }
+
+    /// Adds the download of an array; returns its number. They are fetched in this order.
+    pub(super) fn download(&mut self, address: u64, bytes: usize) -> usize {
+        self.lists.downloads.add(address, bytes)
+    }
+
+    /// Whether all downloads have been queued. The others are while earlier ones are fetched; until
+    /// then their memory must not change.
+    pub(super) fn is_queued(&self) -> bool {
+        self.lists.downloads.is_queued()
+    }
+
+    /// Waits for a download, and hands over its parts, each with its offset and its bytes.
+    pub(super) fn fetch(
+        &mut self,
+        index: usize,
+        wait: Wait<'_>,
+        take: impl FnMut(usize, Lent, usize) -> Result<()>,
+    ) -> Result<()> {
+        self.lists.downloads.fetch(index, self.queue, wait, take)
+    }
+
+    /// Waits for a download; gives it in a buffer.
+    pub(super) fn fetch_buffer(
+        &mut self,
+        index: usize,
+        bytes: usize,
+        wait: Wait<'_>,
+    ) -> Result<Buffer> {
+        let (buffer, team) = (Buffer::zeroed(bytes, false)?, self.team);
+        let to = Array::of(&buffer, DType::U8);
+        self.fetch(index, wait, |start, part, bytes| {
+            team.copy_bytes(part.array(), to.part(&(start..start + bytes)), bytes);
+            Ok(())
+        })?;
         Ok(buffer)
     }
 
-    pub(super) fn write(&mut self, block: usize, bytes: &[u8]) {
-        self.lists.blocks[block].write(bytes);
-    }
-
-    pub(super) fn upload(&mut self, block: usize, address: u64, bytes: usize) {
-        self.lists.uploads.push(StagedCopy { block, address, bytes });
-    }
-
-    pub(super) fn download(&mut self, block: usize, address: u64, bytes: usize) {
-        self.lists.downloads.push(StagedCopy { block, address, bytes });
+    /// Waits for a download; gives it where it is in pinned memory, or in a buffer of its own.
+    pub(super) fn fetch_whole(
+        &mut self,
+        index: usize,
+        (bytes, dtype): (usize, DType),
+        own: &mut Option<Buffer>,
+        wait: Wait<'_>,
+    ) -> Result<Lent> {
+        if let Some(found) = self.lists.downloads.in_place(index, self.queue, wait, dtype)? {
+            return Ok(found);
+        }
+        let buffer = own.insert(self.fetch_buffer(index, bytes, wait)?);
+        Ok(Lent::of(Array::of(buffer, dtype)))
     }
 
     /// The address of a plain array on the device with a value of a key.
-    pub(super) fn value(&mut self, team: Team, slot: &Slot, value: &Lent) -> Result<u64> {
+    pub(super) fn value(&mut self, slot: &Slot, value: &Lent) -> Result<u64> {
         let bytes = slot.bytes();
         if value.memory() == Memory::Host {
-            let (block, address) = (self.block(bytes)?, self.span(bytes)?);
-            let to = self.content(block, slot.dtype).array();
+            let address = self.span(bytes)?;
+            if bytes > piece_bytes() && value.is_plain(slot.dtype) {
+                let from = Lent::plain(value.data(), DType::U8).array();
+                self.upload(from, bytes, &[address])?;
+                return Ok(address);
+            }
+            let (room, team) = (self.host_room(bytes)?, self.team);
+            let to = self.lent(&room, slot.dtype).array();
             with_default_floats(|| team.gather_value(slot, value, to))?;
-            self.upload(block, address, bytes);
+            self.upload_room(&room, bytes, &[address])?;
             return Ok(address);
         }
         let address = value.data().addr() as u64;
@@ -151,8 +278,8 @@ impl<'a> Staging<'a> {
     }
 
     /// The address of a plain array on the device with the sum of a key's values.
-    pub(super) fn sum(&mut self, team: Team, slot: &Slot, values: &[Lent]) -> Result<u64> {
-        let inputs = values.iter().map(|it| self.value(team, slot, it));
+    pub(super) fn sum(&mut self, slot: &Slot, values: &[Lent]) -> Result<u64> {
+        let inputs = values.iter().map(|it| self.value(slot, it));
         let inputs = inputs.collect::<Result<SmallVec<[u64; 8]>>>()?;
         if let [only] = inputs[..] {
             return Ok(only);
@@ -171,7 +298,8 @@ impl<'a> Staging<'a> {
 
     /// Whether there is nothing to queue.
     pub(super) fn is_empty(&self) -> bool {
-        let no_copies = self.lists.uploads.is_empty() && self.lists.downloads.is_empty();
+        let StagedLists { uploads, downloads, .. } = &self.lists;
+        let no_copies = uploads.is_empty() && !uploads.has_begun() && downloads.is_empty();
         no_copies && self.jobs.is_empty() && self.peers.is_empty()
     }
 
@@ -179,30 +307,32 @@ impl<'a> Staging<'a> {
     /// is added after it.
     pub(super) fn prepare(&mut self) -> Result<()> {
         let CallQueue { device, stream, .. } = self.queue;
+        self.lists.downloads.prepare(device)?;
         self.jobs.prepare(device, stream)?;
         self.peers.iter_mut().try_for_each(PeerStaging::prepare)
     }
 
-    /// Queues all of it: copies to the device, one table with its launches, copies from the device.
-    /// Returns the mark behind it. It has been prepared.
+    /// Queues all of it: copies to the device, one table with its launches, copies from the device:
+    /// of these the first two pieces, and the others while they are fetched. Returns the mark behind
+    /// it. It has been prepared.
     pub(super) fn queue(&mut self) -> Result<Mark> {
         let CallQueue { device, stream, .. } = self.queue;
+        self.is_running = true;
         self.peers.iter_mut().try_for_each(|peer| peer.begin(stream))?;
-        let StagedLists { memory, blocks, uploads, downloads } = &mut self.lists;
-        memory.note_queued();
-        for StagedCopy { block, address, bytes } in uploads.drain(..) {
-            blocks[block].upload(address, bytes, stream)?;
-        }
+        let StagedLists { memory, uploads, downloads } = &mut self.lists;
+        uploads.queue(self.queue)?;
         self.peers.iter().try_for_each(|peer| peer.copy_here(self.queue))?;
         self.jobs.queue(device, stream)?;
-        for StagedCopy { block, address, bytes } in downloads.drain(..) {
-            blocks[block].download(address, bytes, stream)?;
-        }
+        downloads.queue(self.queue)?;
         self.peers.iter().try_for_each(|peer| peer.copy_there(self.queue))?;
         let mark = Mark::record(device, stream)?;
-        memory.give(&mark, stream);
+        if downloads.is_queued() {
+            memory.give(&mark, stream);
+            self.is_running = false;
+        }
         self.jobs.finish(&mark, stream);
-        blocks.iter_mut().for_each(|block| block.keep_until(&mark));
+        uploads.finish(&mark);
+        downloads.finish(&mark);
         self.peers.iter_mut().try_for_each(|peer| peer.end(&mark))?;
         Ok(mark)
     }

@@ -5,14 +5,14 @@ use std::sync::Arc;
 
 use super::staging::Staging;
 use super::{DeviceCall, EMPTY, outs_of};
-use crate::device::{CallQueue, KernelName, Span};
-use crate::error::Result;
+use crate::device::{CallQueue, KernelName, Mark, Span, takes_waits};
+use crate::error::{Error, Result};
 use crate::local::apply::{Applier, KeyPush};
 use crate::local::counters::CallTally;
 use crate::local::plan::{KeyGroup, PlannedOut};
-use crate::local::table::Value;
+use crate::local::table::{Slot, Value};
 use crate::local::updater::Updater;
-use crate::tensor::{Buffer, Tensor, TensorMut};
+use crate::tensor::{Array, Buffer, DType, Tensor, TensorMut};
 
 impl Applier {
     /// Pushes to keys one by one, and fills the outs of each behind its updater.
@@ -66,32 +66,51 @@ impl Applier {
         let (bytes, stream) = (slot.bytes(), &work.queue.stream);
         let memory = value.device.as_mut().expect(EMPTY);
         memory.marks.order_writer(stream)?;
-        let mut staging = Staging::new(work.queue, work.queues);
-        let sum = staging.sum(self.team_of(push), slot, values)?;
-        let [merged, stored] = [staging.block(bytes)?, staging.block(bytes)?];
-        staging.download(merged, sum, bytes);
-        staging.download(stored, memory.value(), bytes);
-        staging.prepare()?;
-        let mut back = Staging::new(work.queue, work.queues);
-        let block = back.block(bytes)?;
+        let mut staging = self.staging(work);
+        let at = |error: Error| self.at(push, &error);
+        let reserved = staging.reserve(Staging::bytes_here(slot, values));
+        let sum = reserved.and_then(|()| staging.sum(slot, values)).map_err(at)?;
+        let merged = staging.download(sum, bytes);
+        let stored = staging.download(memory.value(), bytes);
+        staging.prepare().map_err(at)?;
+        let mut back = self.staging(work);
+        back.rest = "keys before it are applied, it and those after it are not";
+        let target = Self::prepare_target(slot, memory.value(), &mut back).map_err(at)?;
         let mark = staging.queue()?;
-        // Behind a time-out the copy may still run.
+        // Behind a time-out the copies may still run.
         memory.marks.note_reader(&mark);
-        self.wait_for(
-            work,
-            slot,
-            &mark,
-            "keys before it are applied, it and those after it are not",
-        )?;
-        value.buffer = staging.copy(stored, bytes)?;
-        let merged = staging.content(merged, slot.dtype).data();
-        let result = self.update(push, updater, merged, value, None);
+        let wait = |mark: &Mark| self.wait_for(work, slot, mark, back.rest);
+        let mut own = None;
+        let fetched = staging
+            .fetch_whole(merged, (bytes, slot.dtype), &mut own, &wait)
+            .and_then(|input| Ok((input, staging.fetch_buffer(stored, bytes, &wait)?)));
+        if fetched.is_err()
+            && let Ok(mark) = work.queue.mark()
+        {
+            memory.marks.note_reader(&mark);
+        }
+        let (input, before) = fetched?;
+        value.buffer = before;
+        let result = self.update(push, updater, input.data(), value, None);
         let changed = std::mem::replace(&mut value.buffer, Buffer::new(0)?);
-        back.write(block, changed.bytes());
+        back.upload(Array::of(&changed, DType::U8), bytes, &[target]).map_err(at)?;
         let memory = value.device.as_mut().expect(EMPTY);
-        back.upload(block, memory.value(), bytes);
         memory.marks.note_writer(&back.queue()?);
         result
+    }
+
+    /// Prepares to upload a value: gives the address to which it is copied. If that takes waits, which
+    /// may end early, it is memory of the call, which becomes the value when all has arrived.
+    fn prepare_target(slot: &Slot, value: u64, back: &mut Staging<'_>) -> Result<u64> {
+        let bytes = slot.bytes();
+        let mut target = value;
+        if takes_waits(bytes) {
+            target = back.span(bytes)?;
+            back.jobs.sum(KernelName::sum(slot.dtype), slot.count, &[target], &[value])?;
+        }
+        back.reserve(bytes)?;
+        back.prepare()?;
+        Ok(target)
     }
 
     /// Runs the updater on the sum and the value on the device. Its work belongs on the stream of the
@@ -110,16 +129,17 @@ impl Applier {
         let stored = memory.value();
         let merged = Span::allocate(device, bytes, stream)?;
         let undo = self.undo.then(|| Span::allocate(device, bytes, stream)).transpose()?;
-        let (sum, team) = (KernelName::sum(slot.dtype), self.team_of(push));
-        let mut staging = Staging::new(work.queue, work.queues);
-        let inputs = values.iter().map(|it| staging.value(team, slot, it));
+        let sum = KernelName::sum(slot.dtype);
+        let mut staging = self.staging(work);
+        staging.reserve(Staging::bytes_here(slot, values))?;
+        let inputs = values.iter().map(|it| staging.value(slot, it));
         let inputs = inputs.collect::<Result<Vec<_>>>()?;
         staging.jobs.sum(sum, slot.count, &inputs, &[merged.address()])?;
         if let Some(undo) = &undo {
             staging.jobs.sum(sum, slot.count, &[stored], &[undo.address()])?;
         }
         staging.prepare()?;
-        let mut back = Staging::new(work.queue, work.queues);
+        let mut back = self.staging(work);
         if let Some(undo) = &undo {
             back.jobs.sum(sum, slot.count, &[undo.address()], &[stored])?;
             back.prepare()?;

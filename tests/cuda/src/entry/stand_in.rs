@@ -51,6 +51,13 @@ pub extern "C" fn kv_cuda_stand_in_message(text: Out<u8>, room: usize) {
     });
 }
 
+/// Bytes of pinned host memory that are allocated.
+// SAFETY: no other library has this name.
+#[unsafe(no_mangle)]
+pub extern "C" fn kv_cuda_stand_in_pinned_bytes() -> u64 {
+    driver::with(|driver| driver.machine.memories.pinned_bytes())
+}
+
 /// Instructions that kernels ran since the start.
 // SAFETY: no other library has this name.
 #[unsafe(no_mangle)]

@@ -110,6 +110,12 @@ impl Memories {
         self.map(device, bytes, Origin::Pinned, flags)
     }
 
+    /// Bytes of all pinned memory.
+    pub(crate) fn pinned_bytes(&self) -> u64 {
+        let pinned = self.allocations.values().filter(|it| it.origin == Origin::Pinned);
+        pinned.map(|it| it.bytes as u64).sum()
+    }
+
     /// Frees the allocation at an address at once; queued commands that use it fail.
     pub(crate) fn free(&mut self, address: u64, is_pinned: bool) -> Result<()> {
         let found = self.allocations.get(&address);

@@ -1,0 +1,38 @@
+//! Copies between host memory and a device, in pieces that go through two pinned blocks: while the
+//! copy of one piece runs, the host fills or reads the other. Also called: double buffering.
+
+mod downloads;
+mod uploads;
+
+use std::env;
+use std::sync::OnceLock;
+
+pub(crate) use downloads::Downloads;
+pub(crate) use uploads::{Room, Uploads};
+
+use super::mark::Mark;
+use crate::error::Result;
+use crate::tensor::LINE;
+
+/// Maximum bytes of a piece: large enough that the start of a copy, about 10 us, is small beside its
+/// duration.
+const PIECE: usize = 8 << 20;
+
+/// Pieces of one direction that a call has in flight at most: as many as it has pinned blocks.
+const IN_FLIGHT: usize = 2;
+
+/// How a call waits for a mark: with its deadline, and until it is cancelled.
+pub(crate) type Wait<'a> = &'a dyn Fn(&Mark) -> Result<()>;
+
+/// Maximum bytes of a piece, a multiple of a cache line. `KV_TEST_PIECE_BYTES`, which is read once,
+/// makes pieces small, so that small arrays take several in tests.
+pub(crate) fn piece_bytes() -> usize {
+    static BYTES: OnceLock<usize> = OnceLock::new();
+    let read = || env::var("KV_TEST_PIECE_BYTES").ok()?.parse::<usize>().ok();
+    *BYTES.get_or_init(|| read().unwrap_or(PIECE).clamp(LINE, PIECE).next_multiple_of(LINE))
+}
+
+/// Whether a copy of so many bytes waits for an earlier piece of its own.
+pub(crate) fn takes_waits(bytes: usize) -> bool {
+    bytes > IN_FLIGHT * piece_bytes()
+}
