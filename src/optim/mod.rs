@@ -209,6 +209,20 @@ impl Optimizer {
         self.wanted.scope == RuleScope::Element
     }
 
+    /// Ensures that a key has a state of this optimizer; returns it, and whether it replaces that of
+    /// another one.
+    #[inline]
+    fn own_state<'a>(
+        &self,
+        state: &'a mut Option<OptimizerState>,
+    ) -> (&'a mut OptimizerState, bool) {
+        let is_stale = state.as_ref().is_some_and(|state| !state.belongs_to(self.serial));
+        if is_stale {
+            *state = None;
+        }
+        (state.get_or_insert_with(|| OptimizerState::new(self.serial)), is_stale)
+    }
+
     /// Ensures that a key has the state for its next push; returns it and its arrays. The push may
     /// be `scattered` over few rows.
     ///
@@ -222,10 +236,7 @@ impl Optimizer {
         state: &'a mut Option<OptimizerState>,
         scattered: bool,
     ) -> Result<(&'a mut OptimizerState, StateArrays)> {
-        if state.as_ref().is_some_and(|state| !state.belongs_to(self.serial)) {
-            *state = None;
-        }
-        let state = state.get_or_insert_with(|| OptimizerState::new(self.serial));
+        let (state, _) = self.own_state(state);
         let arrays = state.grow(self.wanted, isa, stored, scattered)?;
         Ok((state, arrays))
     }
@@ -239,11 +250,7 @@ impl Optimizer {
         (count, rows): (usize, usize),
         state: &'a mut Option<OptimizerState>,
     ) -> (&'a mut OptimizerState, ArraysElsewhere) {
-        let is_stale = state.as_ref().is_some_and(|state| !state.belongs_to(self.serial));
-        if is_stale {
-            *state = None;
-        }
-        let state = state.get_or_insert_with(|| OptimizerState::new(self.serial));
+        let (state, is_stale) = self.own_state(state);
         let WantedArrays { states, scope, masters } = self.wanted;
         let length = if scope == RuleScope::Row { rows } else { count };
         let wanted = ArraysElsewhere {
