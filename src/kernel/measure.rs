@@ -6,9 +6,7 @@ use std::ops::AddAssign;
 use std::slice::{from_raw_parts, from_raw_parts_mut};
 
 use super::number::Number;
-#[cfg(test)]
-use super::record::{Recording, Use};
-use super::rule::{Formula, MAX_STATES, Rule, RuleTarget};
+use super::rule::{Formula, KernelFormula, MAX_STATES, Rule, RuleTarget};
 use super::sum::Pass;
 use super::{Isa, TILE};
 use crate::tensor::DType;
@@ -45,7 +43,7 @@ impl AddAssign for Squares {
 }
 
 /// A measure whose type has been erased.
-pub(crate) trait Meter: Send + Sync {
+pub(crate) trait Meter: KernelFormula {
     /// Measures a pass of at most [`TILE`] elements, without outs, in parts of so many elements;
     /// passes the sums of each part to `take`, in order.
     ///
@@ -63,21 +61,13 @@ pub(crate) trait Meter: Send + Sync {
     /// Whether the value is measured too.
     #[cfg(feature = "cuda")]
     fn with_value(&self) -> bool;
-
-    /// The name of its GPU kernels, without the type of the elements.
-    #[cfg(feature = "cuda")]
-    fn name(&self) -> &'static str;
-
-    /// Appends the measure's numbers, as its GPU kernels take them.
-    #[cfg(feature = "cuda")]
-    fn constants(&self, constants: &mut Vec<f64>);
-
-    /// The operations of the measure.
-    #[cfg(test)]
-    fn record(&self) -> Recording;
 }
 
-impl<M: Measure> Meter for M {
+/// A measure as the kernels run it.
+#[derive(Clone, Copy)]
+pub(crate) struct Measuring<M>(pub(crate) M);
+
+impl<M: Measure> Meter for Measuring<M> {
     unsafe fn measure(
         &self,
         isa: Isa,
@@ -87,38 +77,20 @@ impl<M: Measure> Meter for M {
         take: &mut dyn FnMut(Squares),
     ) {
         // SAFETY: the caller's promise.
-        unsafe { measure_by(&Measuring(*self), M::WITH_VALUE, isa, pass, target, part, take) }
+        unsafe { measure_by(self, M::WITH_VALUE, isa, pass, target, part, take) }
     }
 
     #[cfg(feature = "cuda")]
     fn with_value(&self) -> bool {
         M::WITH_VALUE
     }
-
-    #[cfg(feature = "cuda")]
-    fn name(&self) -> &'static str {
-        M::NAME
-    }
-
-    #[cfg(feature = "cuda")]
-    fn constants(&self, constants: &mut Vec<f64>) {
-        super::constants::note(Measuring(*self), constants);
-    }
-
-    #[cfg(test)]
-    fn record(&self) -> Recording {
-        Recording::of(Measuring(*self), Use::Measure { with_value: M::WITH_VALUE })
-    }
 }
-
-/// A measure as the kernels run it.
-#[derive(Clone, Copy)]
-struct Measuring<M>(M);
 
 impl<M: Measure> Formula for Measuring<M> {
     const NAME: &'static str = M::NAME;
     const STATES: usize = M::STATES;
     const MEASURES: bool = true;
+    const WITH_VALUE: bool = M::WITH_VALUE;
 
     #[inline(always)]
     fn step<N: Number>(self, gradient: N, value: N, states: &mut [N; MAX_STATES]) -> N {

@@ -34,7 +34,7 @@ mod widened;
 mod x86;
 
 pub(crate) use loops::Loop;
-pub(crate) use measure::{Measure, Meter, PartNumbers, Squares};
+pub(crate) use measure::{Measure, Measuring, Meter, PartNumbers, Squares};
 pub(crate) use norm::NormRule;
 pub(crate) use number::Number;
 #[cfg(test)]
@@ -293,7 +293,8 @@ impl<F: Formula> KernelFormula for F {
 
     #[cfg(test)]
     fn record(&self) -> Recording {
-        Recording::of(*self, Use::Merge)
+        let (measures, with_value) = (F::MEASURES, F::WITH_VALUE);
+        Recording::of(*self, if measures { Use::Measure { with_value } } else { Use::Merge })
     }
 }
 

@@ -37,6 +37,9 @@ pub(crate) trait Formula: Copy + Send + Sync {
     /// `measured`, and the value is unchanged.
     const MEASURES: bool = false;
 
+    /// Whether one that measures measures the value too.
+    const WITH_VALUE: bool = false;
+
     /// Gives the new value; the first [`Formula::STATES`] states are kept.
     fn step<N: Number>(self, gradient: N, value: N, states: &mut [N; MAX_STATES]) -> N;
 }

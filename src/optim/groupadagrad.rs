@@ -12,7 +12,7 @@ use super::adagrad;
 use super::gradient::Gradient;
 use super::method::{Method, Passes, PushNumbers, RowRule, RuleScope};
 use super::options::{RuleOptions, with_common};
-use crate::kernel::{Formula, MAX_STATES, Measure, Meter, NormRule, Number, Rule};
+use crate::kernel::{Formula, MAX_STATES, Measure, Measuring, Meter, NormRule, Number, Rule};
 use crate::params::ParamSpec;
 
 /// `groupadagrad`.
@@ -45,7 +45,7 @@ impl Method for GroupAdagrad {
         let &mut PushNumbers { lr, gradient, .. } = push;
         if passes.has_rows() {
             let (clipped, step) = (Clipped(gradient), GroupAdaGradStep { lr, gradient });
-            passes.merge_rows(&Groups { clipped, root: Root { eps }, step });
+            passes.merge_rows(&Groups { clipped: Measuring(clipped), root: Root { eps }, step });
         } else {
             passes.merge(&adagrad::AdaGradStep { lr, gradient, eps });
         }
@@ -53,7 +53,7 @@ impl Method for GroupAdagrad {
 }
 
 struct Groups {
-    clipped: Clipped,
+    clipped: Measuring<Clipped>,
     root: Root,
     step: GroupAdaGradStep,
 }

@@ -11,7 +11,7 @@ use super::adamw::Direction;
 use super::method::{KeyRule, Method, Passes, PushNumbers, RuleScope};
 use super::options::{RuleOptions, with_common};
 use crate::error::{Result, fail};
-use crate::kernel::{Formula, MAX_STATES, Measure, Meter, NormRule, Number, Rule};
+use crate::kernel::{Formula, MAX_STATES, Measure, Measuring, Meter, NormRule, Number, Rule};
 use crate::params::ParamSpec;
 
 /// `lamb`.
@@ -62,12 +62,12 @@ impl Method for Lamb {
             epsilon,
         };
         let rate = LambRate { lr: push.lr, lower, upper };
-        passes.merge_key(&LambPush { length: Length(direction), rate });
+        passes.merge_key(&LambPush { length: Measuring(Length(direction)), rate });
     }
 }
 
 struct LambPush {
-    length: Length,
+    length: Measuring<Length>,
     rate: LambRate,
 }
 
@@ -81,7 +81,7 @@ impl KeyRule for LambPush {
     }
 
     fn merge(&self, number: f64, merge: &mut dyn FnMut(&dyn Rule)) {
-        merge(&LambStep { rate: number, direction: self.length.0 });
+        merge(&LambStep { rate: number, direction: self.length.0.0 });
     }
 }
 

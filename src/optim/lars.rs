@@ -11,7 +11,7 @@ use super::gradient::Gradient;
 use super::method::{KeyRule, Method, Passes, PushNumbers, RuleScope};
 use super::options::{RuleOptions, with_common};
 use super::sgd::{Sgd, descend};
-use crate::kernel::{Formula, MAX_STATES, Measure, Meter, NormRule, Number, Rule};
+use crate::kernel::{Formula, MAX_STATES, Measure, Measuring, Meter, NormRule, Number, Rule};
 use crate::params::ParamSpec;
 
 /// `lars`.
@@ -46,7 +46,7 @@ impl Method for Lars {
         let change = if corrects != 0.0 && last != 0.0 { push.lr / last } else { 1.0 };
         let &mut PushNumbers { lr, gradient, .. } = push;
         passes.merge_key(&LarsPush {
-            rescaled: Rescaled(gradient.rescale),
+            rescaled: Measuring(Rescaled(gradient.rescale)),
             rate: LarsRate { lr, eta, wd: gradient.wd, eps },
             gradient,
             momentum: (momentum != 0.0).then_some(momentum * change),
@@ -55,7 +55,7 @@ impl Method for Lars {
 }
 
 struct LarsPush {
-    rescaled: Rescaled,
+    rescaled: Measuring<Rescaled>,
     rate: LarsRate,
     gradient: Gradient,
     momentum: Option<f64>,

@@ -4,7 +4,9 @@ use half::{bf16, f16};
 
 use super::rule::{Case, Stored};
 use super::{Number as Element, Out, Random, isas};
-use crate::kernel::{MAX_STATES, Measure, Meter, Number, Pass, RuleTarget, Squares, TILE, Traffic};
+use crate::kernel::{
+    MAX_STATES, Measure, Measuring, Meter, Number, Pass, RuleTarget, Squares, TILE, Traffic,
+};
 
 /// Writes a state, and returns a number that depends on all inputs.
 #[derive(Clone, Copy)]
@@ -75,7 +77,9 @@ fn check<T: Stored<Wide: Wide>>(case: &Case<T>, with_master: bool) {
         let pass = Pass { dtype: T::DTYPE, outs: &[], inputs: &inputs, count, traffic };
         let mut found = Squares::default();
         // SAFETY: all arrays have `count` elements and are apart.
-        unsafe { Sample.measure(isa, &pass, &target, TILE, &mut |squares| found += squares) };
+        unsafe {
+            Measuring(Sample).measure(isa, &pass, &target, TILE, &mut |squares| found += squares)
+        };
         let case_name = || format!("{} {:?} x {count}", isa.name(), T::DTYPE);
         let same = |a: f64, b: f64| a.is_same(b);
         assert!(same(found.measured, expected.measured), "{}: {found:?}", case_name());
