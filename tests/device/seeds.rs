@@ -354,5 +354,20 @@ fn run_all() {
     };
     let (first, count) = (number("KV_TEST_FIRST", 0), number("KV_TEST_SEEDS", PROGRAMS));
     gpu::start(0);
-    (first..first + count).for_each(run);
+    for seed in first..first + count {
+        let _named = NamedSeed(seed);
+        run(seed);
+    }
+}
+
+/// Names its seed when a program fails, wherever it does.
+struct NamedSeed(u64);
+
+impl Drop for NamedSeed {
+    #[allow(clippy::print_stderr, reason = "KV_TEST_FIRST runs the program again")]
+    fn drop(&mut self) {
+        if thread::panicking() {
+            eprintln!("random program failed: KV_TEST_FIRST={} KV_TEST_SEEDS=1", self.0);
+        }
+    }
 }
