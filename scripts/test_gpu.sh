@@ -57,7 +57,7 @@ build() {
   if [ $profile = release ]; then
     strip --strip-unneeded $folder/bin/* $folder/lib/libkvstore.so $folder/python/kvstore/_native.abi3.so
   fi
-  cp tests/gpu/frameworks.py $folder/python/
+  cp tests/gpu/frameworks.py tests/gpu/peers.py $folder/python/
   cp tests/gpu/run.sh $folder/
   [ $profile != dev ] || cp "$(dirname "$tests")/libcuda_stand_in.so" $folder/bin/
 }

@@ -115,6 +115,22 @@ run_python() {
   done
 }
 
+# Prints a table of the library beside PyTorch, or the line that says why there is none.
+run_peers() {
+  local log=$logs/peers.log
+  if ! command -v python3 >/dev/null; then
+    skip "peers" "python3 is not installed"
+  elif ! timeout "$(limit 120)" python3 python/peers.py "$PWD/lib/libkvstore.so" >"$log" 2>&1; then
+    bad "peers"
+  elif grep -q '^SKIPPED ' "$log"; then
+    skipped=$((skipped + 1))
+    cat "$log"
+  else
+    good
+    cat "$log"
+  fi
+}
+
 run_bench() {
   local log=$logs/bench.log
   if ! timeout "$(limit 200)" bin/bench "${bench[@]}" >"$log" 2>&1; then
@@ -138,6 +154,7 @@ main() {
   run_programs
   run_python
   run_bench
+  run_peers
   run_sanitizer
   echo "$passed passed, $failed failed, $skipped skipped"
   ((failed == 0 && passed > 0))
