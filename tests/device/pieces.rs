@@ -275,6 +275,33 @@ fn a_pull_in_pieces_is_of_one_value() {
     });
 }
 
+/// Two threads on one stream: the memory of a sum is not used again while it has pieces to be copied.
+#[test]
+fn sums_of_two_threads_do_not_mix() {
+    if !is_child("pieces::sums_of_two_threads_do_not_mix", &SMALL) {
+        return;
+    }
+    gpu::start(0);
+    let store = Store::new("local");
+    let work = |key: u64| {
+        gpu::start(0);
+        let number = key as f32;
+        let value = empty(Place::Gpu).with(&[bits(number); COUNT]);
+        gpu::stream_wait(1);
+        for round in 0..100 {
+            store.push(&[(key, &value), (key, &value)]).unwrap();
+            let out = empty(Place::Host);
+            store.pull(&[(key, &out)]).unwrap();
+            assert!(out.get() == vec![bits(2.0 * number); COUNT], "key {key}, round {round}");
+        }
+    };
+    store.init(&[(1, &empty(Place::Host)), (2, &empty(Place::Host))]).unwrap();
+    thread::scope(|scope| {
+        scope.spawn(|| work(1));
+        work(2);
+    });
+}
+
 /// Whole keys with all layouts, dtypes, rules and places.
 #[test]
 fn other_tests_pass_in_small_pieces() {
