@@ -1,6 +1,7 @@
 //! Looks at running jobs from outside: what they show, and that nobody minds them.
 
 use std::fs;
+use std::net::TcpStream;
 use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -144,6 +145,7 @@ fn a_job_that_waits_for_somebody_says_for_whom() {
     let job = Job::new("train", 2, 2);
     let _scheduler = job.start_scheduler();
     let _server = job.start_server(0);
+    assert!(soon(LIMIT, || TcpStream::connect(&job.root).is_ok()));
     let mut observer = observer(&job.root);
     let view = look_until(&mut observer, "met", |view| view.nodes.len() == 2);
     assert!(!view.started);
