@@ -77,12 +77,12 @@ impl<M: Measure> Meter for Measuring<M> {
         take: &mut dyn FnMut(Squares),
     ) {
         // SAFETY: the caller's promise.
-        unsafe { measure_by(self, M::WITH_VALUE, isa, pass, target, part, take) }
+        unsafe { measure_by(self, Self::WITH_VALUE, isa, pass, target, part, take) }
     }
 
     #[cfg(feature = "cuda")]
     fn with_value(&self) -> bool {
-        M::WITH_VALUE
+        Self::WITH_VALUE
     }
 }
 
