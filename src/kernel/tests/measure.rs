@@ -78,7 +78,7 @@ fn check<T: Stored<Wide: Wide>>(case: &Case<T>, with_master: bool) {
         let mut found = Squares::default();
         // SAFETY: all arrays have `count` elements and are apart.
         unsafe {
-            Measuring(Sample).measure(isa, &pass, &target, TILE, &mut |squares| found += squares)
+            Measuring(Sample).measure(isa, &pass, &target, TILE, &mut |squares| found += squares);
         };
         let case_name = || format!("{} {:?} x {count}", isa.name(), T::DTYPE);
         let same = |a: f64, b: f64| a.is_same(b);

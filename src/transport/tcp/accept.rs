@@ -14,7 +14,7 @@ use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token, Waker};
 use socket2::{Domain, Protocol, Socket, Type};
 
-use super::admission::{Caller, Door, refuse};
+use super::admission::{Caller, Certified, Door, refuse};
 use super::connection::prepare;
 use super::endpoint::{Endpoint, Greeted};
 use super::greeting::{Direction, Status};
@@ -100,7 +100,7 @@ impl Acceptor {
             endpoint: Arc::downgrade(endpoint),
             closed: Arc::clone(&closed),
             tls,
-            strangers: Strangers::default(),
+            strangers: Strangers::of_this_process(),
             accept_at: None,
         };
         let thread = std::thread::Builder::new().name("kvstore-accept".into());
@@ -156,7 +156,7 @@ impl Accepting {
             }
             for stranger in self.strangers.overdue(Instant::now()) {
                 let reason = "it has not ended its greeting in time";
-                self.reject(&endpoint, &stranger, reason);
+                reject(&endpoint, &stranger, reason);
             }
         }
     }
@@ -190,7 +190,7 @@ impl Accepting {
             Some(Err(error)) => return log(Level::Warn, || format!("no TLS now: {error}")),
         };
         if let Some(oldest) = self.strangers.make_room(from.ip()) {
-            self.reject(endpoint, &oldest, "there are too many greetings from its address");
+            reject(endpoint, &oldest, "there are too many greetings from its address");
         }
         let fd = socket.as_raw_fd();
         let token = self.strangers.add(Stranger::new(socket, from.ip(), layer), Instant::now());
@@ -223,7 +223,7 @@ impl Accepting {
                 }
                 Err(reason) => {
                     let Some(stranger) = self.remove(token) else { return };
-                    return self.reject(endpoint, &stranger, &reason);
+                    return reject(endpoint, &stranger, &reason);
                 }
             }
         }
@@ -235,12 +235,12 @@ impl Accepting {
         let _ = self.poll.registry().deregister(&mut SourceFd(&stranger.socket.as_raw_fd()));
         Some(stranger)
     }
+}
 
-    /// Ends the connection of a stranger, and logs it.
-    fn reject(&self, endpoint: &Endpoint, stranger: &Stranger, reason: &str) {
-        let who = stranger.greeting.claimed.map_or("a process".into(), |who| who.to_string());
-        endpoint.incoming.inbox.rejected(&stranger.ip.to_string(), &who, reason);
-    }
+/// Logs that a stranger was not admitted.
+fn reject(endpoint: &Endpoint, stranger: &Stranger, reason: &str) {
+    let who = stranger.greeting.claimed.map_or("a process".into(), |who| who.to_string());
+    endpoint.incoming.inbox.rejected(&stranger.ip.to_string(), &who, reason);
 }
 
 /// Continues a greeting with what has arrived: the name of the caller once it is admitted, or why it is not.
@@ -251,7 +251,7 @@ fn greet(
     let Stranger { socket, layer, greeting, received, plain, is_called, .. } = stranger;
     let mut door = Door {
         credentials: endpoint.credentials(),
-        certified: None,
+        certified: Certified::Plain,
         is_full: endpoint.incoming.peers.count() as u64 >= endpoint.place.most_connections,
     };
     let mut out = Vec::new();
@@ -276,7 +276,9 @@ fn greet(
         let _ = send(socket, &out);
         return Err(error.to_string());
     }
-    door.certified = matches!(layer, Layer::Tls(_)).then(|| layer.peer());
+    if matches!(layer, Layer::Tls(_)) {
+        door.certified = Certified::As(layer.peer());
+    }
     let mut reply = Vec::new();
     let known = if layer.is_ready() && !plain.is_empty() {
         greeting.receive(&door, plain, &mut reply)

@@ -26,10 +26,27 @@ pub(super) struct ListenerGreeting {
 /// What a listener needs to know for an answer.
 pub(super) struct Door<'a> {
     pub(super) credentials: Option<&'a Credentials>,
-    /// Inside TLS, the identity on the caller's certificate, if there is one on it.
-    pub(super) certified: Option<Option<Identity>>,
+    pub(super) certified: Certified,
     /// There is no room for a further connection.
     pub(super) is_full: bool,
+}
+
+/// What the caller's certificate says of it.
+#[derive(Clone, Copy)]
+pub(super) enum Certified {
+    /// There is no TLS, and so no certificate.
+    Plain,
+    /// The identity on the certificate, if there is one on it.
+    As(Option<Identity>),
+}
+
+impl Certified {
+    fn is_of(self, who: Identity) -> bool {
+        match self {
+            Self::Plain => true,
+            Self::As(certified) => certified == Some(who),
+        }
+    }
 }
 
 impl ListenerGreeting {
@@ -125,8 +142,7 @@ impl Door<'_> {
             (None, None) => true,
             (None, Some(_)) | (Some(_), None) => false,
             (Some(credentials), Some(who)) => {
-                credentials.may_be_called_by(who)
-                    && self.certified.is_none_or(|certified| certified == Some(who))
+                credentials.may_be_called_by(who) && self.certified.is_of(who)
             }
         };
         match is_allowed {

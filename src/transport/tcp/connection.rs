@@ -14,7 +14,7 @@ use socket2::{SockRef, TcpKeepalive};
 use super::framing::{HEAD, MessageKind, head};
 use crate::sys;
 use crate::sys::sync::Mutex;
-use crate::transport::tls::Sealer;
+use crate::transport::tls::{Sealer, TlsError};
 use crate::transport::who_and_address;
 
 /// Idle time before the first TCP keepalive probe. A connection may be idle for long between rounds; probes
@@ -99,16 +99,25 @@ impl Connection {
         let _ = self.socket.shutdown(Shutdown::Both);
     }
 
-    /// Ends the connection behind what was sent; bytes of the peer are still read.
-    pub(super) fn finish(&self) {
+    /// Tells the peer by an alert of TLS why the connection ends.
+    pub(super) fn alert(&self, error: &TlsError) {
+        self.last_words(|sealer, rest| sealer.alert(error, rest));
+    }
+
+    fn last_words(&self, seal: impl FnOnce(&mut Sealer, &mut Vec<u8>)) {
         if let Some(mut write) = self.write.try_lock() {
             let WriteHalf { sealer, rest, .. } = &mut *write;
             if let Some(sealer) = sealer {
-                sealer.close(rest);
+                seal(sealer, rest);
             }
             // Without waiting: a peer that takes no bytes gets no end either.
             let _ = write.flush(self, false);
         }
+    }
+
+    /// Ends the connection behind what was sent; bytes of the peer are still read.
+    pub(super) fn finish(&self) {
+        self.last_words(Sealer::close);
         self.ended.store(true, Ordering::Release);
         let _ = self.socket.shutdown(Shutdown::Write);
     }

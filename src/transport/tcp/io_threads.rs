@@ -330,6 +330,7 @@ impl Reader {
         plain.compact();
         let opened = opener
             .open(&mut sealed.bytes[sealed.start..sealed.end], &mut plain.bytes)
+            .inspect_err(|error| self.connection.alert(error))
             .map_err(io::Error::other)?;
         sealed.start += opened.consumed;
         plain.end = plain.bytes.len();

@@ -6,11 +6,15 @@ use std::time::{Duration, Instant};
 
 use super::admission::ListenerGreeting;
 use super::layer::Layer;
+use crate::sys;
 
 /// Maximum time of a greeting.
 const GREETING: Duration = Duration::from_secs(2);
-/// Maximum number of greetings at a time.
+/// Maximum number of greetings at a time, and the least that it becomes where few files may be open.
 const MOST: usize = 1_024;
+const FEWEST: usize = 16;
+/// The share of a process's open files that greetings may take: the rest is for its peers.
+const SHARE: u64 = 4;
 
 /// A connection during its greeting.
 pub(super) struct Stranger {
@@ -42,6 +46,7 @@ impl Stranger {
 
 /// All of them, by numbers that grow with the time of their arrival.
 pub(super) struct Strangers<T = Stranger> {
+    most: usize,
     all: BTreeMap<usize, (Instant, T)>,
     counts: HashMap<IpAddr, usize>,
     next: usize,
@@ -49,7 +54,17 @@ pub(super) struct Strangers<T = Stranger> {
 
 impl<T> Default for Strangers<T> {
     fn default() -> Self {
-        Self { all: BTreeMap::new(), counts: HashMap::new(), next: 0 }
+        Self { most: MOST, all: BTreeMap::new(), counts: HashMap::new(), next: 0 }
+    }
+}
+
+impl Strangers {
+    /// As many as this process may open files for.
+    pub(super) fn of_this_process() -> Self {
+        let files = sys::file_limit().map_or(MOST, |files| {
+            usize::try_from(files / SHARE).unwrap_or(MOST).clamp(FEWEST, MOST)
+        });
+        Self { most: files, ..Self::default() }
     }
 }
 
@@ -70,9 +85,9 @@ impl<T: HasAddress> Strangers<T> {
     pub(super) fn make_room(&mut self, ip: IpAddr) -> Option<T> {
         let own = self.counts.get(&ip).copied().unwrap_or(0);
         let others = self.all.len() - own;
-        let crowded = if own > 0 && own >= (MOST - others) / 2 {
+        let crowded = if own > 0 && own >= self.most.saturating_sub(others) / 2 {
             ip
-        } else if self.all.len() >= MOST {
+        } else if self.all.len() >= self.most {
             *self.counts.iter().max_by_key(|(_, count)| **count)?.0
         } else {
             return None;

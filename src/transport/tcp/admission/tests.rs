@@ -21,7 +21,7 @@ fn greet(
     let wanted = CredentialKind::Server;
     let mut calls = CallerGreeting::new(caller, name, wanted, Direction::Both).unwrap();
     let mut listens = ListenerGreeting::default();
-    let door = Door { credentials: listener, certified: None, is_full: false };
+    let door = Door { credentials: listener, certified: Certified::Plain, is_full: false };
     let (mut to_listener, mut to_caller) = (calls.call().to_vec(), Vec::new());
     let (mut at_listener, mut at_caller, mut known) = (Vec::new(), Vec::new(), None);
     let mut is_over = false;
@@ -109,7 +109,7 @@ fn recorded(caller: &Credentials, door: &Door<'_>) -> (CallerGreeting, ListenerG
 #[test]
 fn a_recorded_or_altered_proof_admits_no_process() {
     let (worker, server) = (of("worker.1", SECRET), of("server.0", SECRET));
-    let door = Door { credentials: Some(&server), certified: None, is_full: false };
+    let door = Door { credentials: Some(&server), certified: Certified::Plain, is_full: false };
     let (_, _, old) = recorded(&worker, &door);
     let (_, mut listens, mut proof) = recorded(&worker, &door);
     let mut verdict = Vec::new();
@@ -127,7 +127,7 @@ fn a_recorded_or_altered_proof_admits_no_process() {
 #[test]
 fn a_listener_that_takes_any_token_is_recognized() {
     let (worker, server) = (of("worker.1", SECRET), of("server.0", SECRET));
-    let door = Door { credentials: Some(&server), certified: None, is_full: false };
+    let door = Door { credentials: Some(&server), certified: Certified::Plain, is_full: false };
     let (mut calls, mut listens, mut proof) = recorded(&worker, &door);
     // It sends back what it has got, or makes something up.
     for made_up in [proof.clone(), vec![0; 32]] {
@@ -156,7 +156,7 @@ fn the_identity_is_that_of_the_certificate() {
     for (certified, is_refused) in
         [("worker.1", false), ("worker.0", true), ("worker", true), ("a name", true)]
     {
-        let certified = Some(Identity::parse(certified));
+        let certified = Certified::As(Identity::parse(certified));
         let door = Door { credentials: Some(&server), certified, is_full: false };
         let calls = caller(Some(&of("worker.1", SECRET)));
         let mut call = calls.unwrap().call().to_vec();
@@ -167,7 +167,7 @@ fn the_identity_is_that_of_the_certificate() {
 
 #[test]
 fn noise_gets_no_answer_and_a_full_listener_says_so() {
-    let door = Door { credentials: None, certified: None, is_full: true };
+    let door = Door { credentials: None, certified: Certified::Plain, is_full: true };
     let mut out = Vec::new();
     let noise = ListenerGreeting::default().receive(&door, &mut b"GET / HTTP".to_vec(), &mut out);
     assert_eq!((noise, out.is_empty()), (Err(Status::Malformed), true));
