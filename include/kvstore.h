@@ -77,6 +77,7 @@
  *   server_updater    yes or no: workers may call kv_set_updater(), without an effect there; no.
  *   token             the join token of the job, never shown; default: none.
  *   token_file        the same, in a file.
+ *   token_by_rank     yes or no: workers and readers need the token of their rank; no.
  *   tls_ca_file       authorities to believe, in PEM; the three files turn TLS on; default: none.
  *   tls_cert_file     the certificate of this process, in PEM.
  *   tls_key_file      its key, in PEM.

@@ -37,6 +37,15 @@ pub(crate) struct JobConfig {
     pub(crate) server_updater: bool,
 }
 
+/// The tokens that a listener takes from workers and readers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum AcceptedTokens {
+    /// Those of the job, of all workers, and of one rank.
+    All,
+    /// Those of one rank.
+    OfRanks,
+}
+
 /// The credentials of this process, and where they are.
 #[derive(Clone)]
 pub(crate) struct Secrets {
@@ -46,6 +55,7 @@ pub(crate) struct Secrets {
     pub(crate) tls_cert_file: Option<String>,
     pub(crate) tls_key_file: Option<String>,
     pub(crate) verifies_names: bool,
+    pub(crate) accepted: AcceptedTokens,
     /// Listens on any address without credentials.
     pub(crate) insecure: bool,
     /// A worker that only pulls.
@@ -138,6 +148,11 @@ impl JobConfig {
                 tls_cert_file: find("tls_cert_file")?,
                 tls_key_file: find("tls_key_file")?,
                 verifies_names: find("tls_verify_names")?.as_deref() != Some("no"),
+                accepted: if yes("token_by_rank")? {
+                    AcceptedTokens::OfRanks
+                } else {
+                    AcceptedTokens::All
+                },
                 insecure: yes("insecure")?,
                 reads_only: told.as_deref() == Some("reader"),
             },

@@ -15,7 +15,7 @@ use std::time::Duration;
 #[cfg(feature = "cuda")]
 pub(crate) use devices::{CudaChoice, DeviceSettings};
 #[cfg(feature = "dist")]
-pub(crate) use job::{JobConfig, Secrets};
+pub(crate) use job::{AcceptedTokens, JobConfig, Secrets};
 
 use crate::error::{Error, Result, fail};
 use crate::kernel::Isa;
@@ -78,6 +78,7 @@ const OPTIONS: &[(&str, OptionForm)] = &[
     ("shm", YesNo),
     ("token", Secret),
     ("token_file", Text),
+    ("token_by_rank", YesNo),
     ("tls_ca_file", Text),
     ("tls_cert_file", Text),
     ("tls_key_file", Text),

@@ -17,9 +17,11 @@ pub use kept::JobFile;
 pub(crate) use kept::take_kept;
 pub(crate) use listener::ListenerTls;
 use token::JoinToken;
+#[cfg(test)]
+pub(crate) use token::derived_token;
 pub(crate) use token::{Password, Proof};
 
-use crate::config::{JobConfig, Secrets};
+use crate::config::{AcceptedTokens, JobConfig, Secrets};
 use crate::error::{Error, Result, fail};
 use crate::role::Role;
 
@@ -30,6 +32,7 @@ pub(crate) struct Credentials {
     pub(crate) identity: Identity,
     pub(crate) tls: Option<Tls>,
     token: Option<JoinToken>,
+    accepted: AcceptedTokens,
     workers: u32,
     servers: u32,
 }
@@ -62,7 +65,8 @@ impl Credentials {
             ));
         }
         let (workers, servers) = (job.workers, job.servers);
-        Ok(Some(Arc::new(Self { identity, tls, token, workers, servers })))
+        let accepted = job.secrets.accepted;
+        Ok(Some(Arc::new(Self { identity, tls, token, accepted, workers, servers })))
     }
 
     /// A process with the token of a job.
@@ -70,7 +74,13 @@ impl Credentials {
     pub(crate) fn of_token(identity: &str, secret: &str) -> Self {
         let identity = Identity::parse(identity).expect("an identity");
         let token = JoinToken::parse(secret, "a test").ok();
-        Self { identity, tls: None, token, workers: 2, servers: 1 }
+        Self { identity, tls: None, token, accepted: AcceptedTokens::All, workers: 2, servers: 1 }
+    }
+
+    /// The same, where workers and readers need a token of their rank.
+    #[cfg(test)]
+    pub(crate) fn by_rank(self) -> Self {
+        Self { accepted: AcceptedTokens::OfRanks, ..self }
     }
 
     /// A process with a certificate of tests/certs, and the token of a job if there is one.
@@ -82,7 +92,14 @@ impl Credentials {
         let tls = Tls { ca_file, cert_file, key_file, verify_names: true };
         let identity = tls.check().expect("an identity");
         let token = secret.and_then(|secret| JoinToken::parse(secret, "a test").ok());
-        Self { identity, tls: Some(tls), token, workers: 4, servers: 2 }
+        Self {
+            identity,
+            tls: Some(tls),
+            token,
+            accepted: AcceptedTokens::All,
+            workers: 4,
+            servers: 2,
+        }
     }
 
     /// The password by which this process proves itself to listeners; None without a token.
@@ -93,7 +110,15 @@ impl Credentials {
     /// The passwords by which a process may prove that it is `who`: that of its rank, and that of its kind.
     pub(crate) fn passwords(&self, who: Identity) -> impl Iterator<Item = Password> {
         let of = |who| self.token.as_ref()?.password(who);
-        [of(who), of(Identity::any(who.kind))].into_iter().flatten()
+        let of_kind = if self.needs_rank(who) { None } else { of(Identity::any(who.kind)) };
+        [of(who), of_kind].into_iter().flatten()
+    }
+
+    /// Whether a process must have a token of its rank. Servers check the tokens of all others, and so have
+    /// that of the job.
+    fn needs_rank(&self, who: Identity) -> bool {
+        let of_ranks = self.accepted == AcceptedTokens::OfRanks;
+        of_ranks && self.token.is_some() && !who.listens()
     }
 
     fn user(&self) -> Identity {
@@ -111,7 +136,11 @@ impl Credentials {
     /// scheduler, workers call servers.
     pub(crate) fn may_be_called_by(&self, who: Identity) -> bool {
         let calls = self.identity.kind == CredentialKind::Scheduler || !who.listens();
-        calls && who.kind != CredentialKind::Scheduler && self.names().any(|name| name == who)
+        let has_rank = who.rank.is_some() || !self.needs_rank(who);
+        calls
+            && has_rank
+            && who.kind != CredentialKind::Scheduler
+            && self.names().any(|name| name == who)
     }
 
     /// All identities that may take part in the job.

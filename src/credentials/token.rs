@@ -109,6 +109,13 @@ fn key(secret: &str) -> hmac::Key {
     hmac::Key::new(hmac::HMAC_SHA256, secret.as_bytes())
 }
 
+/// The token of an identity, as `kvstore certs token --for` writes it.
+#[cfg(test)]
+pub(crate) fn derived_token(secret: &str, identity: &str) -> String {
+    let identity = Identity::parse(identity).expect("an identity");
+    format!("{identity}:{}", derive(secret, identity))
+}
+
 #[cfg(test)]
 mod tests {
     use super::JoinToken;

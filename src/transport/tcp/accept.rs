@@ -288,6 +288,9 @@ fn greet(
     layer.send(&reply, &mut out).map_err(|error| error.to_string())?;
     send(socket, &out)?;
     let known = known.map_err(|status| status.to_string())?;
+    if known.as_ref().is_some_and(|caller| endpoint.incoming.peers.has_other_than(&caller.from)) {
+        return Err("another process is connected from the address that it gives".into());
+    }
     if known.is_none() && (received.len() + plain.len() > MOST_RECEIVED || layer.is_closed()) {
         return Err(Status::Malformed.to_string());
     }

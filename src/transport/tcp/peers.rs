@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::connection::Connection;
 use crate::sys::sync::Mutex;
+use crate::transport::who_and_address;
 
 /// The connections with each peer, oldest first: one, or one for each direction. A peer that has connected
 /// anew may have others, whose end is not known yet.
@@ -32,6 +33,14 @@ impl Peers {
         let connections = peers.as_ref()?.get(address)?;
         let open = || connections.iter().rev().filter(|connection| connection.is_open());
         open().find(|connection| connection.is_preferred()).or_else(|| open().next()).cloned()
+    }
+
+    /// Whether another process, as its identity tells, is connected from the address of this one. `from` is as
+    /// in [`crate::transport::Inbox::arrived`].
+    pub(super) fn has_other_than(&self, from: &str) -> bool {
+        let peers = self.0.lock();
+        let known = peers.as_ref().and_then(|peers| peers.get(who_and_address(from).1));
+        known.is_some_and(|known| known.iter().any(|it| it.is_open() && it.from() != from))
     }
 
     /// Removes a connection; whether it was the last one with its peer.

@@ -79,63 +79,50 @@ impl PeerSender {
         }
     }
 
-    /// The connection, made now if need be and possible.
+    /// The connection, made now if need be and possible. One over which the peer sends is used only until
+    /// this process has its own.
     fn connected(&mut self) -> Option<Arc<Connection>> {
         let former = self.open_connection();
         if former.as_ref().is_some_and(|former| former.is_preferred()) {
             return former;
         }
-        let known = self.endpoint.incoming.peers.find(&self.to);
-        let known = match known.filter(|known| known.is_preferred()) {
-            Some(known) => Some(known),
-            None => self.dial().or(former).or_else(|| self.endpoint.incoming.peers.find(&self.to)),
+        let was_open = former.is_some();
+        let connection = match self.endpoint.incoming.peers.find(&self.to) {
+            Some(found) if found.is_preferred() => Some(found),
+            found => self.dial().or(former).or(found),
         };
-        let Some(connection) = known else {
-            (self.connection, self.outlet) = (None, None);
-            return None;
-        };
-        let was_open = self.open_connection().is_some();
-        self.connection = Some(Arc::clone(&connection));
-        if self.shares && !was_open {
-            self.offer(&connection);
+        self.connection.clone_from(&connection);
+        match &connection {
+            None => self.outlet = None,
+            Some(connection) if self.shares && !was_open => self.offer(connection),
+            Some(_) => {}
         }
-        Some(connection)
+        connection
     }
 
     fn open_connection(&self) -> Option<Arc<Connection>> {
         self.connection.as_ref().filter(|connection| connection.is_open()).cloned()
     }
 
+    /// Dials the peer, unless it dials this process.
     fn dial(&mut self) -> Option<Arc<Connection>> {
         let attempts = self.attempts.as_mut().filter(|it| it.next <= Instant::now())?;
         let began = Instant::now();
-        let is_root = self.endpoint.is_root(&self.to);
-        let direction = if is_root { Direction::Both } else { Direction::CallerSends };
-        match dial(&self.endpoint, &self.to, direction, attempts.limit) {
+        let made = dial_both(&self.endpoint, &self.to, attempts.limit);
+        let error = match made {
             Ok(connection) => {
-                let limit = attempts.limit;
                 *attempts = Attempts::new();
-                if !is_root {
-                    // Without this one, the listener sends over the first.
-                    let answers = Direction::ListenerSends;
-                    if let Err(DialError::Failed(error)) =
-                        dial(&self.endpoint, &self.to, answers, limit)
-                    {
-                        log(Level::Debug, || format!("one connection to {}: {error}", self.to));
-                    }
-                }
-                connection
+                return connection;
             }
-            Err(error) => {
-                if let DialError::Failed(error) = &error {
-                    log(Level::Debug, || format!("no connection to {}: {error}", self.to));
-                }
-                if let Some(reason) = attempts.fail(error, began) {
-                    self.endpoint.incoming.inbox.refused(&self.to, &reason);
-                }
-                None
-            }
+            Err(error) => error,
+        };
+        if let DialError::Failed(error) = &error {
+            log(Level::Debug, || format!("no connection to {}: {error}", self.to));
         }
+        if let Some(reason) = attempts.fail(error, began) {
+            self.endpoint.incoming.inbox.refused(&self.to, &reason);
+        }
+        None
     }
 
     /// Offers the peer a ring of this process.
@@ -160,10 +147,29 @@ impl PeerSender {
     }
 }
 
+/// Dials a peer for each direction; gives the connection over which this process sends.
+fn dial_both(
+    endpoint: &Endpoint,
+    to: &str,
+    limit: Duration,
+) -> Result<Option<Arc<Connection>>, DialError> {
+    if endpoint.is_root(to) {
+        return dial(endpoint, to, Direction::Both, limit);
+    }
+    let connection = dial(endpoint, to, Direction::CallerSends, limit)?;
+    // Without this one, the listener sends over the first.
+    if let Err(DialError::Failed(error)) = dial(endpoint, to, Direction::ListenerSends, limit) {
+        log(Level::Debug, || format!("one connection only to {to}: {error}"));
+    }
+    Ok(connection)
+}
+
 impl Sender for PeerSender {
     fn is_ready(&self) -> bool {
         // Without a connection, nothing is sent to a peer that connects to this process.
         match self.open_connection() {
+            // To dial takes time.
+            Some(connection) if !connection.is_preferred() && self.attempts.is_some() => false,
             Some(connection) => !connection.owes(),
             None => self.attempts.is_none(),
         }

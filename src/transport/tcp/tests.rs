@@ -223,6 +223,51 @@ fn with_a_token_each_side_knows_the_identity_of_the_other() {
     assert_eq!(at_server.wait(2)[1], Heard::Down(worker.address().into()));
 }
 
+/// Greets a listener with the token of a job, under an identity and a name of its choice.
+fn pose(to: &TcpTransport, identity: &str, name: &str, secret: &str) -> TcpStream {
+    let mut socket = TcpStream::connect(to.address()).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    let (credentials, wanted) =
+        (Credentials::of_token(identity, secret), CredentialKind::Scheduler);
+    let mut greeting =
+        CallerGreeting::new(Some(&credentials), name, wanted, Direction::Both).unwrap();
+    let mut out = greeting.call().to_vec();
+    let mut received = Vec::new();
+    while !greeting.receive(&mut received, &mut out).unwrap() {
+        socket.write_all(&out).unwrap();
+        out.clear();
+        let mut byte = [0];
+        socket.read_exact(&mut byte).unwrap();
+        received.extend_from_slice(&byte);
+    }
+    socket
+}
+
+#[test]
+fn no_process_takes_the_address_of_another_one() {
+    let (secret, name) = ("a secret of the job", "10.0.0.2:7");
+    let scheduler = with_token(place(Some("127.0.0.1:0")), "scheduler", secret);
+    let (scheduler, at_scheduler) = open(&scheduler);
+    let message = |byte: u8| [&head(MessageKind::Frames, 1).unwrap()[..], &[byte]].concat();
+    let mut first = pose(&scheduler, "server.0", name, secret);
+    first.write_all(&message(1)).unwrap();
+    assert_eq!(at_scheduler.wait(1), [from("server.0@10.0.0.2:7", vec![1])]);
+    // Another identity is sent away; the same one comes back.
+    let mut other = pose(&scheduler, "server", name, secret);
+    assert!(matches!(other.read(&mut [0]), Ok(0) | Err(_)));
+    let mut again = pose(&scheduler, "server.0", name, secret);
+    again.write_all(&message(2)).unwrap();
+    let heard = at_scheduler.wait(3);
+    let reason = "another process is connected from the address that it gives";
+    assert_eq!(heard[1], Heard::Rejected("server".into(), reason.into()));
+    assert_eq!(heard[2], from("server.0@10.0.0.2:7", vec![2]));
+    let mut line = scheduler.line(name);
+    send(&mut *line, &[3], &[], true);
+    let mut back = [0; 9];
+    again.read_exact(&mut back).unwrap();
+    assert_eq!(back[..], message(3));
+}
+
 #[test]
 fn who_is_refused_is_told_why_and_so_is_the_listener() {
     let (secret, other) = ("a secret of the job", "another secret of a job");

@@ -71,7 +71,7 @@ pub(crate) struct DoctorContext {
 }
 
 /// All options: a process fails when it starts if the value of any does not fit.
-pub(super) const NAMES: [&str; 36] = [
+pub(super) const NAMES: [&str; 37] = [
     "root",
     "role",
     "rank",
@@ -101,6 +101,7 @@ pub(super) const NAMES: [&str; 36] = [
     "server_updater",
     "token",
     "token_file",
+    "token_by_rank",
     "tls_ca_file",
     "tls_cert_file",
     "tls_key_file",

@@ -88,6 +88,37 @@ fn whoever_has_none_is_told_why_it_is_refused() {
 }
 
 #[test]
+fn where_ranks_need_tokens_the_one_of_all_workers_is_not_enough() {
+    let job = |identity| of(identity, SECRET);
+    let derived = |identity: &str, of: &str| {
+        let token = crate::credentials::derived_token(SECRET, of);
+        Credentials::of_token(identity, &token)
+    };
+    let server = job("server.0").by_rank();
+    let own = derived("worker.1", "worker.1");
+    assert_eq!(greet(Some(&own), "h", Some(&server)), Ok("worker.1@h".into()));
+    let refused = |status| Err((Some(status), Some(Failure::Refused(status))));
+    let any = derived("worker", "worker");
+    assert_eq!(greet(Some(&any), "h", Some(&server)), refused(Status::NotAllowed));
+    assert_eq!(greet(Some(&any), "h", Some(&job("server.0"))), Ok("worker@h".into()));
+    // A certificate of the rank beside a token of all workers.
+    let both = derived("worker.1", "worker");
+    assert_eq!(greet(Some(&both), "h", Some(&server)), refused(Status::OtherToken));
+    assert_eq!(greet(Some(&both), "h", Some(&job("server.0"))), Ok("worker.1@h".into()));
+    // Servers have the token of the job.
+    let scheduler = job("scheduler").by_rank();
+    let calls = CallerGreeting::new(
+        Some(&job("server")),
+        "10.0.0.1:7",
+        CredentialKind::Scheduler,
+        Direction::Both,
+    );
+    let door = Door { credentials: Some(&scheduler), certified: Certified::Plain, is_full: false };
+    let mut call = calls.unwrap().call().to_vec();
+    assert_eq!(ListenerGreeting::default().receive(&door, &mut call, &mut Vec::new()), Ok(None));
+}
+
+#[test]
 fn a_listener_of_another_kind_is_refused() {
     let (worker, scheduler) = (of("worker.1", SECRET), of("scheduler", SECRET));
     let failure = Failure::OtherKind(Some(scheduler.identity), CredentialKind::Server);
