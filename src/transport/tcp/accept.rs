@@ -1,4 +1,4 @@
-//! The port of a process that listens, and the thread that greets whoever connects.
+//! The port of a process that listens, and the thread that greets callers.
 //!
 //! One thread serves all connections until they are admitted: none of them can make it wait.
 
@@ -14,12 +14,12 @@ use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token, Waker};
 use socket2::{Domain, Protocol, Socket, Type};
 
-use super::admission::{Caller, Certified, Door, refuse};
+use super::admission::{AdmissionPolicy, Caller, Certified, refuse};
 use super::connection::prepare;
 use super::endpoint::{Endpoint, Greeted};
 use super::greeting::{Direction, Status};
 use super::layer::Layer;
-use super::strangers::{Stranger, Strangers};
+use super::pending::{PendingConnection, PendingConnections};
 use crate::credentials::ListenerTls;
 use crate::error::{Result, fail};
 use crate::log::{Level, log};
@@ -100,7 +100,7 @@ impl Acceptor {
             endpoint: Arc::downgrade(endpoint),
             closed: Arc::clone(&closed),
             tls,
-            strangers: Strangers::of_this_process(),
+            pending: PendingConnections::of_this_process(),
             accept_at: None,
         };
         let thread = std::thread::Builder::new().name("kvstore-accept".into());
@@ -125,7 +125,7 @@ struct Accepting {
     endpoint: Weak<Endpoint>,
     closed: Arc<AtomicBool>,
     tls: Option<ListenerTls>,
-    strangers: Strangers,
+    pending: PendingConnections,
     /// When to accept again, after a failure.
     accept_at: Option<Instant>,
 }
@@ -134,7 +134,7 @@ impl Accepting {
     fn run(&mut self) {
         let mut events = Events::with_capacity(256);
         loop {
-            let due = [self.strangers.next_deadline(), self.accept_at].into_iter().flatten().min();
+            let due = [self.pending.next_deadline(), self.accept_at].into_iter().flatten().min();
             let pause = due.map(|due| due.saturating_duration_since(Instant::now()));
             let result = self.poll.poll(&mut events, pause);
             let Some(endpoint) = self.endpoint.upgrade() else { return };
@@ -154,9 +154,9 @@ impl Accepting {
             if knocks || is_due {
                 self.accept(&endpoint);
             }
-            for stranger in self.strangers.overdue(Instant::now()) {
+            for pending in self.pending.overdue(Instant::now()) {
                 let reason = "it has not ended its greeting in time";
-                reject(&endpoint, &stranger, reason);
+                reject(&endpoint, &pending, reason);
             }
         }
     }
@@ -165,7 +165,7 @@ impl Accepting {
         self.accept_at = None;
         loop {
             match self.port.accept() {
-                Ok((socket, from)) => self.let_in(endpoint, socket, from),
+                Ok((socket, from)) => self.begin(endpoint, socket, from),
                 Err(error) => match error.kind() {
                     io::ErrorKind::WouldBlock => return,
                     io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted => {}
@@ -179,7 +179,7 @@ impl Accepting {
         }
     }
 
-    fn let_in(&mut self, endpoint: &Endpoint, socket: TcpStream, from: SocketAddr) {
+    fn begin(&mut self, endpoint: &Endpoint, socket: TcpStream, from: SocketAddr) {
         let ready = prepare(&socket).and_then(|()| socket.set_nonblocking(true));
         if ready.is_err() {
             return;
@@ -189,23 +189,24 @@ impl Accepting {
             Some(Ok(tls)) => Layer::Tls(Box::new(tls)),
             Some(Err(error)) => return log(Level::Warn, || format!("no TLS now: {error}")),
         };
-        if let Some(oldest) = self.strangers.make_room(from.ip()) {
+        if let Some(oldest) = self.pending.make_room(from.ip()) {
             reject(endpoint, &oldest, "there are too many greetings from its address");
         }
         let fd = socket.as_raw_fd();
-        let token = self.strangers.add(Stranger::new(socket, from.ip(), layer), Instant::now());
+        let token =
+            self.pending.add(PendingConnection::new(socket, from.ip(), layer), Instant::now());
         let registry = self.poll.registry();
         if registry.register(&mut SourceFd(&fd), Token(token), Interest::READABLE).is_err() {
-            self.strangers.remove(token);
+            self.pending.remove(token);
         }
     }
 
-    /// Reads what a stranger has sent, and answers it.
+    /// Reads what a caller has sent, and answers it.
     fn serve(&mut self, endpoint: &Arc<Endpoint>, token: usize) {
         loop {
-            let Some(stranger) = self.strangers.get(token) else { return };
+            let Some(pending) = self.pending.get(token) else { return };
             let mut some = [0; SOME];
-            let count = match (&stranger.socket).read(&mut some) {
+            let count = match (&pending.socket).read(&mut some) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(_) | Ok(0) => {
@@ -214,42 +215,42 @@ impl Accepting {
                 }
                 Ok(count) => count,
             };
-            stranger.received.extend_from_slice(&some[..count]);
-            match greet(endpoint, stranger) {
+            pending.received.extend_from_slice(&some[..count]);
+            match greet(endpoint, pending) {
                 Ok(None) => {}
                 Ok(Some(caller)) => {
-                    let Some(stranger) = self.remove(token) else { return };
-                    return admit(endpoint, stranger, caller);
+                    let Some(pending) = self.remove(token) else { return };
+                    return admit(endpoint, pending, caller);
                 }
                 Err(reason) => {
-                    let Some(stranger) = self.remove(token) else { return };
-                    return reject(endpoint, &stranger, &reason);
+                    let Some(pending) = self.remove(token) else { return };
+                    return reject(endpoint, &pending, &reason);
                 }
             }
         }
     }
 
-    fn remove(&mut self, token: usize) -> Option<Stranger> {
-        let stranger = self.strangers.remove(token)?;
+    fn remove(&mut self, token: usize) -> Option<PendingConnection> {
+        let pending = self.pending.remove(token)?;
         // It was not registered if that has failed.
-        let _ = self.poll.registry().deregister(&mut SourceFd(&stranger.socket.as_raw_fd()));
-        Some(stranger)
+        let _ = self.poll.registry().deregister(&mut SourceFd(&pending.socket.as_raw_fd()));
+        Some(pending)
     }
 }
 
-/// Logs that a stranger was not admitted.
-fn reject(endpoint: &Endpoint, stranger: &Stranger, reason: &str) {
-    let who = stranger.greeting.claimed.map_or("a process".into(), |who| who.to_string());
-    endpoint.incoming.inbox.rejected(&stranger.ip.to_string(), &who, reason);
+/// Logs that a caller was not admitted.
+fn reject(endpoint: &Endpoint, pending: &PendingConnection, reason: &str) {
+    let who = pending.greeting.claimed.map_or("a process".into(), |who| who.to_string());
+    endpoint.incoming.inbox.rejected(&pending.ip.to_string(), &who, reason);
 }
 
 /// Continues a greeting with what has arrived: the name of the caller once it is admitted, or why it is not.
 fn greet(
     endpoint: &Endpoint,
-    stranger: &mut Stranger,
+    pending: &mut PendingConnection,
 ) -> std::result::Result<Option<Caller>, String> {
-    let Stranger { socket, layer, greeting, received, plain, is_called, .. } = stranger;
-    let mut door = Door {
+    let PendingConnection { socket, layer, greeting, received, plain, is_called, .. } = pending;
+    let mut policy = AdmissionPolicy {
         credentials: endpoint.credentials(),
         certified: Certified::Plain,
         is_full: endpoint.incoming.peers.count() as u64 >= endpoint.place.most_connections,
@@ -263,7 +264,7 @@ fn greet(
             _ => None,
         };
         if let Some(status) = mismatch {
-            refuse(&door, status, &mut out);
+            refuse(&policy, status, &mut out);
             send(socket, &out)?;
             return Err(match status {
                 Status::Malformed => "it speaks TLS, and this job does not".into(),
@@ -277,11 +278,11 @@ fn greet(
         return Err(error.to_string());
     }
     if matches!(layer, Layer::Tls(_)) {
-        door.certified = Certified::As(layer.peer());
+        policy.certified = Certified::As(layer.peer());
     }
     let mut reply = Vec::new();
     let known = if layer.is_ready() && !plain.is_empty() {
-        greeting.receive(&door, plain, &mut reply)
+        greeting.receive(&policy, plain, &mut reply)
     } else {
         Ok(None)
     };
@@ -302,8 +303,8 @@ fn send(mut socket: &TcpStream, bytes: &[u8]) -> std::result::Result<(), String>
     socket.write_all(bytes).map_err(|error| format!("it takes no answer: {error}"))
 }
 
-fn admit(endpoint: &Endpoint, stranger: Stranger, Caller { from, direction }: Caller) {
-    let Stranger { socket, layer, received, plain, .. } = stranger;
+fn admit(endpoint: &Endpoint, pending: PendingConnection, Caller { from, direction }: Caller) {
+    let PendingConnection { socket, layer, received, plain, .. } = pending;
     let is_preferred = direction != Direction::CallerSends;
     endpoint.adopt(Greeted { socket, from, is_preferred, layer, received, plain });
 }

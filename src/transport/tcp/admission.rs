@@ -24,7 +24,7 @@ pub(super) struct ListenerGreeting {
 }
 
 /// What a listener needs to know for an answer.
-pub(super) struct Door<'a> {
+pub(super) struct AdmissionPolicy<'a> {
     pub(super) credentials: Option<&'a Credentials>,
     pub(super) certified: Certified,
     /// There is no room for a further connection.
@@ -53,16 +53,16 @@ impl ListenerGreeting {
     /// Takes received bytes; appends what is to be sent to `out`. The caller, once it is admitted.
     pub(super) fn receive(
         &mut self,
-        door: &Door<'_>,
+        policy: &AdmissionPolicy<'_>,
         received: &mut Vec<u8>,
         out: &mut Vec<u8>,
     ) -> Result<Option<Caller>, Status> {
         let Some((call, words, answer)) = &self.called else {
-            return self.answer(door, received, out);
+            return self.answer(policy, received, out);
         };
         let Some(proof) = received.get(..size_of::<Proof>()) else { return Ok(None) };
         let words = [CALLER, words, answer];
-        let credentials = door.credentials.ok_or(Status::WantsNoToken)?;
+        let credentials = policy.credentials.ok_or(Status::WantsNoToken)?;
         let who = call.identity.ok_or(Status::NotAllowed)?;
         let known = credentials.passwords(who).find(|known| known.is_proof(&words, proof));
         let Some(known) = known else {
@@ -79,7 +79,7 @@ impl ListenerGreeting {
 
     fn answer(
         &mut self,
-        door: &Door<'_>,
+        policy: &AdmissionPolicy<'_>,
         received: &mut Vec<u8>,
         out: &mut Vec<u8>,
     ) -> Result<Option<Caller>, Status> {
@@ -88,19 +88,19 @@ impl ListenerGreeting {
             Ok(Some(words)) => words,
             // Noise gets no answer.
             Err(Malformed::Nonsense) => return Err(Status::Malformed),
-            Err(Malformed::Version) => return Err(refuse(door, Status::Version, out)),
+            Err(Malformed::Version) => return Err(refuse(policy, Status::Version, out)),
         };
         let Ok(call) = Call::decode(&words) else {
-            return Err(refuse(door, Status::Malformed, out));
+            return Err(refuse(policy, Status::Malformed, out));
         };
         self.claimed = call.identity;
-        let status = door.judge(&call);
+        let status = policy.judge(&call);
         if status != Status::Welcome {
-            return Err(refuse(door, status, out));
+            return Err(refuse(policy, status, out));
         }
-        let answer = door.answer(status, random().ok_or(Status::Full)?).encode();
+        let answer = policy.answer(status, random().ok_or(Status::Full)?).encode();
         out.extend_from_slice(&answer);
-        if door.wants_token() {
+        if policy.wants_token() {
             self.called = Some((call, words, answer));
             return Ok(None);
         }
@@ -123,7 +123,7 @@ impl Caller {
     }
 }
 
-impl Door<'_> {
+impl AdmissionPolicy<'_> {
     fn wants_token(&self) -> bool {
         self.credentials.is_some_and(Credentials::has_token)
     }
@@ -154,8 +154,8 @@ impl Door<'_> {
 }
 
 /// Answers that a caller is refused.
-pub(super) fn refuse(door: &Door<'_>, status: Status, out: &mut Vec<u8>) -> Status {
-    out.extend_from_slice(&door.answer(status, Random::default()).encode());
+pub(super) fn refuse(policy: &AdmissionPolicy<'_>, status: Status, out: &mut Vec<u8>) -> Status {
+    out.extend_from_slice(&policy.answer(status, Random::default()).encode());
     status
 }
 

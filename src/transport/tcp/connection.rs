@@ -101,10 +101,10 @@ impl Connection {
 
     /// Tells the peer by an alert of TLS why the connection ends.
     pub(super) fn alert(&self, error: &TlsError) {
-        self.last_words(|sealer, rest| sealer.alert(error, rest));
+        self.seal_end(|sealer, rest| sealer.alert(error, rest));
     }
 
-    fn last_words(&self, seal: impl FnOnce(&mut Sealer, &mut Vec<u8>)) {
+    fn seal_end(&self, seal: impl FnOnce(&mut Sealer, &mut Vec<u8>)) {
         if let Some(mut write) = self.write.try_lock() {
             let WriteHalf { sealer, rest, .. } = &mut *write;
             if let Some(sealer) = sealer {
@@ -117,7 +117,7 @@ impl Connection {
 
     /// Ends the connection behind what was sent; bytes of the peer are still read.
     pub(super) fn finish(&self) {
-        self.last_words(Sealer::close);
+        self.seal_end(Sealer::close);
         self.ended.store(true, Ordering::Release);
         let _ = self.socket.shutdown(Shutdown::Write);
     }

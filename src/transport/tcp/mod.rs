@@ -16,8 +16,8 @@ mod greeting;
 mod io_threads;
 mod layer;
 mod peers;
+mod pending;
 mod sender;
-mod strangers;
 #[cfg(test)]
 mod tests;
 

@@ -252,7 +252,7 @@ fn no_process_takes_the_address_of_another_one() {
     let mut first = pose(&scheduler, "server.0", name, secret);
     first.write_all(&message(1)).unwrap();
     assert_eq!(at_scheduler.wait(1), [from("server.0@10.0.0.2:7", vec![1])]);
-    // Another identity is sent away; the same one comes back.
+    // Another identity is refused; the same one comes back.
     let mut other = pose(&scheduler, "server", name, secret);
     assert!(matches!(other.read(&mut [0]), Ok(0) | Err(_)));
     let mut again = pose(&scheduler, "server.0", name, secret);
@@ -269,7 +269,7 @@ fn no_process_takes_the_address_of_another_one() {
 }
 
 #[test]
-fn who_is_refused_is_told_why_and_so_is_the_listener() {
+fn a_refused_caller_and_the_listener_know_the_reason() {
     let (secret, other) = ("a secret of the job", "another secret of a job");
     for (listens, calls, told, logged) in [
         (None, Some(secret), "asks for no token", "it has a token, and this job has none"),
@@ -390,7 +390,7 @@ fn a_length_that_no_process_sends_ends_the_connection_and_an_unknown_kind_does_n
 }
 
 #[test]
-fn strangers_who_say_nothing_or_half_of_a_greeting_keep_no_process_out() {
+fn half_open_connections_keep_no_process_out() {
     let (server, at_server) = listener();
     let greeting = by_hand();
     let call = greeting.call();
@@ -419,7 +419,7 @@ fn strangers_who_say_nothing_or_half_of_a_greeting_keep_no_process_out() {
 }
 
 #[test]
-fn noise_is_sent_away_at_once() {
+fn noise_is_refused_at_once() {
     let (server, at_server) = listener();
     for noise in [&b"GET / HTTP/1.1\r\n\r\n"[..], &[0x16, 3, 1, 2, 0, 1], &[0xff; 999]] {
         let begin = Instant::now();

@@ -1,4 +1,4 @@
-//! Greetings between a caller and a listener, byte by byte, and those that somebody has altered.
+//! Greetings between a caller and a listener, byte by byte, and altered ones.
 
 use super::*;
 
@@ -21,7 +21,8 @@ fn greet(
     let wanted = CredentialKind::Server;
     let mut calls = CallerGreeting::new(caller, name, wanted, Direction::Both).unwrap();
     let mut listens = ListenerGreeting::default();
-    let door = Door { credentials: listener, certified: Certified::Plain, is_full: false };
+    let policy =
+        AdmissionPolicy { credentials: listener, certified: Certified::Plain, is_full: false };
     let (mut to_listener, mut to_caller) = (calls.call().to_vec(), Vec::new());
     let (mut at_listener, mut at_caller, mut known) = (Vec::new(), Vec::new(), None);
     let mut is_over = false;
@@ -30,7 +31,7 @@ fn greet(
         for byte in std::mem::take(&mut to_listener) {
             moved = true;
             at_listener.push(byte);
-            match listens.receive(&door, &mut at_listener, &mut to_caller) {
+            match listens.receive(&policy, &mut at_listener, &mut to_caller) {
                 Ok(caller) => known = known.or(caller.map(|caller| caller.from)),
                 Err(status) => {
                     at_caller.append(&mut to_caller);
@@ -58,7 +59,7 @@ fn greet(
 }
 
 #[test]
-fn whoever_has_a_credential_of_the_job_is_known_by_it() {
+fn a_process_with_a_credential_of_the_job_is_known_by_it() {
     let server = of("server.0", SECRET);
     for (who, name, from) in [
         ("worker.1", "host.1.a", "worker.1@host.1.a"),
@@ -71,7 +72,7 @@ fn whoever_has_a_credential_of_the_job_is_known_by_it() {
 }
 
 #[test]
-fn whoever_has_none_is_told_why_it_is_refused() {
+fn a_process_without_one_is_told_why_it_is_refused() {
     let server = of("server.0", SECRET);
     let refused = |status| Err((Some(status), Some(Failure::Refused(status))));
     let worker = of("worker.1", SECRET);
@@ -113,9 +114,13 @@ fn where_ranks_need_tokens_the_one_of_all_workers_is_not_enough() {
         CredentialKind::Scheduler,
         Direction::Both,
     );
-    let door = Door { credentials: Some(&scheduler), certified: Certified::Plain, is_full: false };
+    let policy = AdmissionPolicy {
+        credentials: Some(&scheduler),
+        certified: Certified::Plain,
+        is_full: false,
+    };
     let mut call = calls.unwrap().call().to_vec();
-    assert_eq!(ListenerGreeting::default().receive(&door, &mut call, &mut Vec::new()), Ok(None));
+    assert_eq!(ListenerGreeting::default().receive(&policy, &mut call, &mut Vec::new()), Ok(None));
 }
 
 #[test]
@@ -126,13 +131,16 @@ fn a_listener_of_another_kind_is_refused() {
 }
 
 /// Both messages and the proof of a greeting.
-fn recorded(caller: &Credentials, door: &Door<'_>) -> (CallerGreeting, ListenerGreeting, Vec<u8>) {
+fn recorded(
+    caller: &Credentials,
+    policy: &AdmissionPolicy<'_>,
+) -> (CallerGreeting, ListenerGreeting, Vec<u8>) {
     let direction = Direction::Both;
     let mut calls =
         CallerGreeting::new(Some(caller), "h", CredentialKind::Server, direction).unwrap();
     let (mut listens, mut answer, mut proof) =
         (ListenerGreeting::default(), Vec::new(), Vec::new());
-    listens.receive(door, &mut calls.call().to_vec(), &mut answer).unwrap();
+    listens.receive(policy, &mut calls.call().to_vec(), &mut answer).unwrap();
     assert_eq!(calls.receive(&mut answer, &mut proof), Ok(false));
     (calls, listens, proof)
 }
@@ -140,26 +148,28 @@ fn recorded(caller: &Credentials, door: &Door<'_>) -> (CallerGreeting, ListenerG
 #[test]
 fn a_recorded_or_altered_proof_admits_no_process() {
     let (worker, server) = (of("worker.1", SECRET), of("server.0", SECRET));
-    let door = Door { credentials: Some(&server), certified: Certified::Plain, is_full: false };
-    let (_, _, old) = recorded(&worker, &door);
-    let (_, mut listens, mut proof) = recorded(&worker, &door);
+    let policy =
+        AdmissionPolicy { credentials: Some(&server), certified: Certified::Plain, is_full: false };
+    let (_, _, old) = recorded(&worker, &policy);
+    let (_, mut listens, mut proof) = recorded(&worker, &policy);
     let mut verdict = Vec::new();
-    assert_eq!(listens.receive(&door, &mut old.clone(), &mut verdict), Err(Status::OtherToken));
+    assert_eq!(listens.receive(&policy, &mut old.clone(), &mut verdict), Err(Status::OtherToken));
     assert_eq!((verdict[0], &verdict[1..]), (Status::OtherToken as u8, &[0; 32][..]));
     for at in 0..proof.len() {
         proof[at] ^= 1;
-        let refused = listens.receive(&door, &mut proof.clone(), &mut Vec::new());
+        let refused = listens.receive(&policy, &mut proof.clone(), &mut Vec::new());
         assert_eq!(refused, Err(Status::OtherToken));
         proof[at] ^= 1;
     }
-    assert!(listens.receive(&door, &mut proof, &mut Vec::new()).unwrap().is_some());
+    assert!(listens.receive(&policy, &mut proof, &mut Vec::new()).unwrap().is_some());
 }
 
 #[test]
 fn a_listener_that_takes_any_token_is_recognized() {
     let (worker, server) = (of("worker.1", SECRET), of("server.0", SECRET));
-    let door = Door { credentials: Some(&server), certified: Certified::Plain, is_full: false };
-    let (mut calls, mut listens, mut proof) = recorded(&worker, &door);
+    let policy =
+        AdmissionPolicy { credentials: Some(&server), certified: Certified::Plain, is_full: false };
+    let (mut calls, mut listens, mut proof) = recorded(&worker, &policy);
     // It sends back what it has got, or makes something up.
     for made_up in [proof.clone(), vec![0; 32]] {
         let mut answer = [&[0][..], &made_up].concat();
@@ -167,7 +177,7 @@ fn a_listener_that_takes_any_token_is_recognized() {
         assert_eq!(failure, Err(Failure::NotProven));
     }
     let mut verdict = Vec::new();
-    listens.receive(&door, &mut proof, &mut verdict).unwrap();
+    listens.receive(&policy, &mut proof, &mut verdict).unwrap();
     assert_eq!(calls.receive(&mut verdict, &mut Vec::new()), Ok(true));
 }
 
@@ -188,22 +198,22 @@ fn the_identity_is_that_of_the_certificate() {
         [("worker.1", false), ("worker.0", true), ("worker", true), ("a name", true)]
     {
         let certified = Certified::As(Identity::parse(certified));
-        let door = Door { credentials: Some(&server), certified, is_full: false };
+        let policy = AdmissionPolicy { credentials: Some(&server), certified, is_full: false };
         let calls = caller(Some(&of("worker.1", SECRET)));
         let mut call = calls.unwrap().call().to_vec();
-        let answer = ListenerGreeting::default().receive(&door, &mut call, &mut Vec::new());
+        let answer = ListenerGreeting::default().receive(&policy, &mut call, &mut Vec::new());
         assert_eq!(answer, if is_refused { Err(Status::NotAllowed) } else { Ok(None) });
     }
 }
 
 #[test]
 fn noise_gets_no_answer_and_a_full_listener_says_so() {
-    let door = Door { credentials: None, certified: Certified::Plain, is_full: true };
+    let policy = AdmissionPolicy { credentials: None, certified: Certified::Plain, is_full: true };
     let mut out = Vec::new();
-    let noise = ListenerGreeting::default().receive(&door, &mut b"GET / HTTP".to_vec(), &mut out);
+    let noise = ListenerGreeting::default().receive(&policy, &mut b"GET / HTTP".to_vec(), &mut out);
     assert_eq!((noise, out.is_empty()), (Err(Status::Malformed), true));
     let calls = caller(None).unwrap();
-    let full = ListenerGreeting::default().receive(&door, &mut calls.call().to_vec(), &mut out);
+    let full = ListenerGreeting::default().receive(&policy, &mut calls.call().to_vec(), &mut out);
     assert_eq!(full, Err(Status::Full));
     assert_eq!(Answer::decode(&out).unwrap().status, Status::Full);
 }

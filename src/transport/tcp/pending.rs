@@ -17,7 +17,7 @@ const FEWEST: usize = 16;
 const SHARE: u64 = 4;
 
 /// A connection during its greeting.
-pub(super) struct Stranger {
+pub(super) struct PendingConnection {
     pub(super) socket: TcpStream,
     pub(super) ip: IpAddr,
     pub(super) layer: Layer,
@@ -29,7 +29,7 @@ pub(super) struct Stranger {
     pub(super) is_called: bool,
 }
 
-impl Stranger {
+impl PendingConnection {
     pub(super) fn new(socket: TcpStream, ip: IpAddr, layer: Layer) -> Self {
         let greeting = ListenerGreeting::default();
         Self {
@@ -45,20 +45,20 @@ impl Stranger {
 }
 
 /// All of them, by numbers that grow with the time of their arrival.
-pub(super) struct Strangers<T = Stranger> {
+pub(super) struct PendingConnections<T = PendingConnection> {
     most: usize,
     all: BTreeMap<usize, (Instant, T)>,
     counts: HashMap<IpAddr, usize>,
     next: usize,
 }
 
-impl<T> Default for Strangers<T> {
+impl<T> Default for PendingConnections<T> {
     fn default() -> Self {
         Self { most: MOST, all: BTreeMap::new(), counts: HashMap::new(), next: 0 }
     }
 }
 
-impl Strangers {
+impl PendingConnections {
     /// As many as this process may open files for.
     pub(super) fn of_this_process() -> Self {
         let files = sys::file_limit().map_or(MOST, |files| {
@@ -73,13 +73,13 @@ pub(super) trait HasAddress {
     fn ip(&self) -> IpAddr;
 }
 
-impl HasAddress for Stranger {
+impl HasAddress for PendingConnection {
     fn ip(&self) -> IpAddr {
         self.ip
     }
 }
 
-impl<T: HasAddress> Strangers<T> {
+impl<T: HasAddress> PendingConnections<T> {
     /// Makes room for one more from an address, which may have half of the places that others leave free. The
     /// oldest one of the address goes if it has more, or of that with the most if no place is free.
     pub(super) fn make_room(&mut self, ip: IpAddr) -> Option<T> {
@@ -92,33 +92,33 @@ impl<T: HasAddress> Strangers<T> {
         } else {
             return None;
         };
-        let oldest = self.all.iter().find(|(_, (_, stranger))| stranger.ip() == crowded);
+        let oldest = self.all.iter().find(|(_, (_, connection))| connection.ip() == crowded);
         let token = *oldest?.0;
         self.remove(token)
     }
 
     /// Adds one, and gives its number.
-    pub(super) fn add(&mut self, stranger: T, now: Instant) -> usize {
+    pub(super) fn add(&mut self, connection: T, now: Instant) -> usize {
         let token = self.next;
         self.next += 1;
-        *self.counts.entry(stranger.ip()).or_default() += 1;
-        self.all.insert(token, (now + GREETING, stranger));
+        *self.counts.entry(connection.ip()).or_default() += 1;
+        self.all.insert(token, (now + GREETING, connection));
         token
     }
 
     pub(super) fn get(&mut self, token: usize) -> Option<&mut T> {
-        self.all.get_mut(&token).map(|(_, stranger)| stranger)
+        self.all.get_mut(&token).map(|(_, connection)| connection)
     }
 
     pub(super) fn remove(&mut self, token: usize) -> Option<T> {
-        let (_, stranger) = self.all.remove(&token)?;
-        if let Some(count) = self.counts.get_mut(&stranger.ip()) {
+        let (_, connection) = self.all.remove(&token)?;
+        if let Some(count) = self.counts.get_mut(&connection.ip()) {
             *count -= 1;
             if *count == 0 {
-                self.counts.remove(&stranger.ip());
+                self.counts.remove(&connection.ip());
             }
         }
-        Some(stranger)
+        Some(connection)
     }
 
     pub(super) fn next_deadline(&self) -> Option<Instant> {
@@ -156,7 +156,11 @@ mod tests {
     }
 
     /// Adds one, and gives the one that has gone for it.
-    fn add(all: &mut Strangers<Named>, address: usize, number: usize) -> Option<(IpAddr, usize)> {
+    fn add(
+        all: &mut PendingConnections<Named>,
+        address: usize,
+        number: usize,
+    ) -> Option<(IpAddr, usize)> {
         let gone = all.make_room(ip(address));
         all.add(Named(ip(address), number), Instant::now());
         gone.map(|Named(ip, number)| (ip, number))
@@ -164,7 +168,7 @@ mod tests {
 
     #[test]
     fn one_address_keeps_half_of_the_places_and_loses_its_oldest() {
-        let mut all = Strangers::default();
+        let mut all = PendingConnections::default();
         for number in 0..MOST / 2 {
             assert_eq!(add(&mut all, 1, number), None);
         }
@@ -181,7 +185,7 @@ mod tests {
 
     #[test]
     fn with_very_many_addresses_one_of_the_most_frequent_goes() {
-        let mut all = Strangers::default();
+        let mut all = PendingConnections::default();
         for number in 0..10 {
             add(&mut all, 1, number);
         }
@@ -196,8 +200,8 @@ mod tests {
     }
 
     #[test]
-    fn whoever_is_too_slow_goes_in_the_order_of_arrival() {
-        let (mut all, start) = (Strangers::default(), Instant::now());
+    fn connections_that_are_too_slow_go_in_the_order_of_arrival() {
+        let (mut all, start) = (PendingConnections::default(), Instant::now());
         for number in 0..5_u32 {
             let at = start + Duration::from_millis(10) * number;
             all.add(Named(ip(number as usize), number as usize), at);
