@@ -13,8 +13,6 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Once, OnceLock};
 #[cfg(feature = "dist")]
 use std::thread::available_parallelism;
-#[cfg(feature = "dist")]
-use std::time::{Duration, Instant};
 
 /// Number of forks between the first process that used the library and this one.
 static GENERATION: AtomicU32 = AtomicU32::new(0);
@@ -54,22 +52,13 @@ pub(crate) fn watch_forks() {
     });
 }
 
-/// Waits until a socket takes bytes, or has ended; false if neither happens in this time.
+/// Reads what has arrived on a socket, without waiting whatever its mode.
 #[cfg(feature = "dist")]
-pub(crate) fn is_writable_within(socket: RawFd, limit: Duration) -> bool {
-    let end = Instant::now() + limit;
-    loop {
-        let left = end.saturating_duration_since(Instant::now()).as_millis();
-        let left = libc::c_int::try_from(left).unwrap_or(libc::c_int::MAX);
-        let mut poll = libc::pollfd { fd: socket, events: libc::POLLOUT, revents: 0 };
-        // SAFETY: one structure, which lives until the call returns.
-        match unsafe { libc::poll(&raw mut poll, 1, left) } {
-            0 => return false,
-            count if count > 0 => return true,
-            _ if std::io::Error::last_os_error().kind() == std::io::ErrorKind::Interrupted => {}
-            _ => return false,
-        }
-    }
+pub(crate) fn receive_now(socket: RawFd, room: &mut [u8]) -> std::io::Result<usize> {
+    // SAFETY: the memory is as long as the call is told.
+    let count =
+        unsafe { libc::recv(socket, room.as_mut_ptr().cast(), room.len(), libc::MSG_DONTWAIT) };
+    usize::try_from(count).map_err(|_| std::io::Error::last_os_error())
 }
 
 /// Number of processors of this process, as far as is known.

@@ -22,7 +22,8 @@ use crate::transport::who_and_address;
 const QUIET: Duration = Duration::from_secs(60);
 
 /// A write to a broken connection must not end the process by SIGPIPE.
-const FLAGS: i32 = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
+const WAITING: i32 = libc::MSG_NOSIGNAL;
+const AT_ONCE: i32 = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
 
 /// Maximum number of slices of one call (`IOV_MAX`).
 const MOST_SLICES: usize = 1_024;
@@ -34,8 +35,6 @@ pub(super) struct Connection {
     from: String,
     /// Whether this process sends over it, if it has another one with the peer.
     is_preferred: bool,
-    /// Maximum time for which the peer takes no bytes.
-    patience: Duration,
     write: Mutex<WriteHalf>,
     ended: AtomicBool,
 }
@@ -54,17 +53,20 @@ pub(super) fn prepare(socket: &TcpStream) -> io::Result<()> {
 }
 
 impl Connection {
-    /// Of a socket in non-blocking mode.
+    /// The socket blocks a send that may wait, for `patience` at most: a thread that waited for readiness
+    /// would go on only when a third of the buffer is free. What is read never waits.
     pub(super) fn new(
         socket: TcpStream,
         from: String,
         is_preferred: bool,
         patience: Duration,
         sealer: Option<Sealer>,
-    ) -> Arc<Self> {
+    ) -> io::Result<Arc<Self>> {
+        socket.set_nonblocking(false)?;
+        socket.set_write_timeout(Some(patience))?;
         let write = Mutex::new(WriteHalf { sealer, rest: Vec::new(), sent: 0 });
         let ended = AtomicBool::new(false);
-        Arc::new(Self { socket, from, is_preferred, patience, write, ended })
+        Ok(Arc::new(Self { socket, from, is_preferred, write, ended }))
     }
 
     pub(super) fn from(&self) -> &str {
@@ -78,10 +80,6 @@ impl Connection {
 
     pub(super) fn is_preferred(&self) -> bool {
         self.is_preferred
-    }
-
-    pub(super) fn socket(&self) -> &TcpStream {
-        &self.socket
     }
 
     pub(super) fn fd(&self) -> RawFd {
@@ -155,21 +153,22 @@ impl Connection {
         self.write.lock().flush(self, may_wait)
     }
 
-    /// Number of bytes taken; None if the socket takes none now. A wait ends after the patience.
+    /// Reads what has arrived.
+    pub(super) fn receive(&self, room: &mut [u8]) -> io::Result<usize> {
+        sys::receive_now(self.fd(), room)
+    }
+
+    /// Number of bytes taken; None if the socket takes none now. A wait ends with the socket's timeout.
     fn write(&self, slices: &[IoSlice<'_>], may_wait: bool) -> io::Result<Option<usize>> {
         let slices = &slices[..slices.len().min(MOST_SLICES)];
+        let flags = if may_wait { WAITING } else { AT_ONCE };
         loop {
-            match SockRef::from(&self.socket).send_vectored_with_flags(slices, FLAGS) {
+            match SockRef::from(&self.socket).send_vectored_with_flags(slices, flags) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(count) => return Ok(Some(count)),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    if !may_wait {
-                        return Ok(None);
-                    }
-                    if !sys::is_writable_within(self.fd(), self.patience) {
-                        return Err(io::ErrorKind::TimedOut.into());
-                    }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock && !may_wait => {
+                    return Ok(None);
                 }
                 Err(error) => return Err(error),
             }

@@ -111,7 +111,6 @@ fn greet(
             return Err(of_tls(&error));
         }
     }
-    socket.set_nonblocking(true)?;
     let from = with_identity(greeting.listener(), to);
     let is_preferred = direction != Direction::ListenerSends;
     Ok(Greeted { socket, from, is_preferred, layer, received, plain })

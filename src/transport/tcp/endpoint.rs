@@ -38,7 +38,6 @@ pub(super) struct Incoming {
 
 /// A connection behind its greeting, with bytes that have arrived since.
 pub(super) struct Greeted {
-    /// In non-blocking mode.
     pub(super) socket: TcpStream,
     /// The peer, as in [`Inbox::arrived`].
     pub(super) from: String,
@@ -82,7 +81,7 @@ impl Endpoint {
         let Greeted { socket, from, is_preferred, layer, received, plain } = greeted;
         let (sealer, opener) = layer.split().ok()?;
         let patience = Duration::from_millis(self.place.lease_ms);
-        let connection = Connection::new(socket, from, is_preferred, patience, sealer);
+        let connection = Connection::new(socket, from, is_preferred, patience, sealer).ok()?;
         if !self.incoming.peers.add(&connection) {
             return None;
         }

@@ -4,7 +4,7 @@
 //! its connections, and hands on what has arrived.
 
 use std::cell::RefCell;
-use std::io::{self, Read};
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::{JoinHandle, ThreadId};
@@ -301,7 +301,7 @@ impl Reader {
         let limit = if self.opener.is_some() { SOME } else { missing.max(SOME) };
         let room = target.room(limit, buffers);
         let all = room.len();
-        let progress = match self.connection.socket().read(room) {
+        let progress = match self.connection.receive(room) {
             Ok(0) => return Ok(Progress::Ended),
             Ok(count) => {
                 target.end += count;
