@@ -29,6 +29,18 @@ pub(crate) struct Tls {
 }
 
 impl Tls {
+    /// A certificate of tests/certs.
+    #[cfg(test)]
+    pub(crate) fn of_tests(name: &str) -> Self {
+        let file = |name: &str| format!("{}/tests/certs/{name}", env!("CARGO_MANIFEST_DIR"));
+        Self {
+            ca_file: file("ca.pem"),
+            cert_file: file(&format!("{name}.pem")),
+            key_file: file(&format!("{name}.key")),
+            verify_names: true,
+        }
+    }
+
     /// Reads all files, and identifies the subject of the certificate.
     pub(crate) fn check(&self) -> Result<Identity> {
         self.client()?;

@@ -86,10 +86,7 @@ impl Credentials {
     /// A process with a certificate of tests/certs, and the token of a job if there is one.
     #[cfg(test)]
     pub(crate) fn of_certificate(name: &str, secret: Option<&str>) -> Self {
-        let file = |name: &str| format!("{}/tests/certs/{name}", env!("CARGO_MANIFEST_DIR"));
-        let [ca_file, cert_file, key_file] =
-            [file("ca.pem"), file(&format!("{name}.pem")), file(&format!("{name}.key"))];
-        let tls = Tls { ca_file, cert_file, key_file, verify_names: true };
+        let tls = Tls::of_tests(name);
         let identity = tls.check().expect("an identity");
         let token = secret.and_then(|secret| JoinToken::parse(secret, "a test").ok());
         Self {

@@ -253,7 +253,7 @@ fn greet(
     let mut policy = AdmissionPolicy {
         credentials: endpoint.credentials(),
         certified: Certified::Plain,
-        is_full: endpoint.incoming.peers.count() as u64 >= endpoint.place.most_connections,
+        is_full: &|| endpoint.incoming.peers.count() as u64 >= endpoint.place.most_connections,
     };
     let mut out = Vec::new();
     if !std::mem::replace(is_called, true) {

@@ -27,8 +27,8 @@ pub(super) struct ListenerGreeting {
 pub(super) struct AdmissionPolicy<'a> {
     pub(super) credentials: Option<&'a Credentials>,
     pub(super) certified: Certified,
-    /// There is no room for a further connection.
-    pub(super) is_full: bool,
+    /// Whether there is no room for a further connection.
+    pub(super) is_full: &'a dyn Fn() -> bool,
 }
 
 /// What the caller's certificate says of it.
@@ -147,7 +147,7 @@ impl AdmissionPolicy<'_> {
         };
         match is_allowed {
             false => Status::NotAllowed,
-            true if self.is_full => Status::Full,
+            true if (self.is_full)() => Status::Full,
             true => Status::Welcome,
         }
     }

@@ -82,7 +82,7 @@ impl PeerSender {
     /// The connection, made now if need be and possible. One over which the peer sends is used only until
     /// this process has its own.
     fn connected(&mut self) -> Option<Arc<Connection>> {
-        let former = self.open_connection();
+        let former = self.open_connection().cloned();
         if former.as_ref().is_some_and(|former| former.is_preferred()) {
             return former;
         }
@@ -100,8 +100,8 @@ impl PeerSender {
         connection
     }
 
-    fn open_connection(&self) -> Option<Arc<Connection>> {
-        self.connection.as_ref().filter(|connection| connection.is_open()).cloned()
+    fn open_connection(&self) -> Option<&Arc<Connection>> {
+        self.connection.as_ref().filter(|connection| connection.is_open())
     }
 
     /// Dials the peer, unless it dials this process.
@@ -184,7 +184,7 @@ impl Sender for PeerSender {
     }
 
     fn parcel(&mut self, room: usize, lent: usize) -> SendBuffer {
-        let is_open = self.connection.as_ref().is_some_and(|connection| connection.is_open());
+        let is_open = self.open_connection().is_some();
         if !is_open || self.outlet.as_ref().is_some_and(ShmSender::is_declined) {
             self.outlet = None;
         }
@@ -220,7 +220,7 @@ impl Sender for PeerSender {
     }
 
     fn settle(&mut self) {
-        if let Some(connection) = self.open_connection() {
+        if let Some(connection) = self.open_connection().cloned() {
             let settled = connection.settle(true);
             self.check(&connection, settled);
         }

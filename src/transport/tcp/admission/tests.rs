@@ -22,7 +22,7 @@ fn greet(
     let mut calls = CallerGreeting::new(caller, name, wanted, Direction::Both).unwrap();
     let mut listens = ListenerGreeting::default();
     let policy =
-        AdmissionPolicy { credentials: listener, certified: Certified::Plain, is_full: false };
+        AdmissionPolicy { credentials: listener, certified: Certified::Plain, is_full: &|| false };
     let (mut to_listener, mut to_caller) = (calls.call().to_vec(), Vec::new());
     let (mut at_listener, mut at_caller, mut known) = (Vec::new(), Vec::new(), None);
     let mut is_over = false;
@@ -117,7 +117,7 @@ fn where_ranks_need_tokens_the_one_of_all_workers_is_not_enough() {
     let policy = AdmissionPolicy {
         credentials: Some(&scheduler),
         certified: Certified::Plain,
-        is_full: false,
+        is_full: &|| false,
     };
     let mut call = calls.unwrap().call().to_vec();
     assert_eq!(ListenerGreeting::default().receive(&policy, &mut call, &mut Vec::new()), Ok(None));
@@ -148,8 +148,11 @@ fn recorded(
 #[test]
 fn a_recorded_or_altered_proof_admits_no_process() {
     let (worker, server) = (of("worker.1", SECRET), of("server.0", SECRET));
-    let policy =
-        AdmissionPolicy { credentials: Some(&server), certified: Certified::Plain, is_full: false };
+    let policy = AdmissionPolicy {
+        credentials: Some(&server),
+        certified: Certified::Plain,
+        is_full: &|| false,
+    };
     let (_, _, old) = recorded(&worker, &policy);
     let (_, mut listens, mut proof) = recorded(&worker, &policy);
     let mut verdict = Vec::new();
@@ -167,8 +170,11 @@ fn a_recorded_or_altered_proof_admits_no_process() {
 #[test]
 fn a_listener_that_takes_any_token_is_recognized() {
     let (worker, server) = (of("worker.1", SECRET), of("server.0", SECRET));
-    let policy =
-        AdmissionPolicy { credentials: Some(&server), certified: Certified::Plain, is_full: false };
+    let policy = AdmissionPolicy {
+        credentials: Some(&server),
+        certified: Certified::Plain,
+        is_full: &|| false,
+    };
     let (mut calls, mut listens, mut proof) = recorded(&worker, &policy);
     // It sends back what it has got, or makes something up.
     for made_up in [proof.clone(), vec![0; 32]] {
@@ -198,7 +204,7 @@ fn the_identity_is_that_of_the_certificate() {
         [("worker.1", false), ("worker.0", true), ("worker", true), ("a name", true)]
     {
         let certified = Certified::As(Identity::parse(certified));
-        let policy = AdmissionPolicy { credentials: Some(&server), certified, is_full: false };
+        let policy = AdmissionPolicy { credentials: Some(&server), certified, is_full: &|| false };
         let calls = caller(Some(&of("worker.1", SECRET)));
         let mut call = calls.unwrap().call().to_vec();
         let answer = ListenerGreeting::default().receive(&policy, &mut call, &mut Vec::new());
@@ -208,7 +214,8 @@ fn the_identity_is_that_of_the_certificate() {
 
 #[test]
 fn noise_gets_no_answer_and_a_full_listener_says_so() {
-    let policy = AdmissionPolicy { credentials: None, certified: Certified::Plain, is_full: true };
+    let policy =
+        AdmissionPolicy { credentials: None, certified: Certified::Plain, is_full: &|| true };
     let mut out = Vec::new();
     let noise = ListenerGreeting::default().receive(&policy, &mut b"GET / HTTP".to_vec(), &mut out);
     assert_eq!((noise, out.is_empty()), (Err(Status::Malformed), true));

@@ -31,12 +31,7 @@ const SUITES: [SupportedCipherSuite; 3] = [
 ];
 
 fn tls(name: &str) -> Tls {
-    Tls {
-        ca_file: format!("{CERTS}/ca.pem"),
-        cert_file: format!("{CERTS}/{name}.pem"),
-        key_file: format!("{CERTS}/{name}.key"),
-        verify_names: true,
-    }
+    Tls::of_tests(name)
 }
 
 fn client(name: &str) -> Arc<ClientConfig> {
