@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::driver::{Code, DeviceCounters, Driver, Outcome};
 use super::name::KernelName;
-use super::stream::Stream;
+use super::stream::{Stream, named};
 use crate::error::{Error, Result, fail};
 
 /// A device with all that the library has there; it lives until the process ends.
@@ -158,8 +158,9 @@ impl Device {
 
     /// The stream that this thread has named, whose context is current; no capture may use it.
     pub(super) fn callers_stream(&self) -> Result<Stream> {
-        let stream = Stream::current(self.driver, self.ordinal);
-        let captured = self.driver.is_captured(stream.handle());
+        let handle = named(self.ordinal);
+        // At first: other questions about a stream that is being captured end its capture.
+        let captured = self.driver.is_captured(handle);
         if self.result("cuStreamIsCapturing", captured)? {
             return Err(fail!(
                 Unsupported,
@@ -168,7 +169,7 @@ impl Device {
                 self.ordinal
             ));
         }
-        Ok(stream)
+        Ok(Stream::of(self.driver, self.ordinal, handle))
     }
 
     /// Refuses a stream of another device, or of a context that is not the primary one.

@@ -46,11 +46,6 @@ impl Stream {
         Self { device, handle, identity }
     }
 
-    /// The stream that this thread has named for a device, whose context is current.
-    pub(super) fn current(driver: &Driver, ordinal: u16) -> Self {
-        Self::of(driver, ordinal, named(ordinal))
-    }
-
     pub(super) fn handle(&self) -> u64 {
         self.handle
     }

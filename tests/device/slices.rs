@@ -95,15 +95,20 @@ fn a_call_is_queued_on_the_stream_that_its_thread_names() {
         result
     };
     assert!((1..=20).all(|seed| pushed(true, seed) == bits(5.0)));
-    // The stand-in shows it where the stream is not named.
-    assert!((1..=20).any(|seed| pushed(false, seed) != bits(5.0)));
+    if gpu::is_stand_in() {
+        // Where the stream is not named, a GPU may still come to the write in time.
+        assert!((1..=20).any(|seed| pushed(false, seed) != bits(5.0)));
+    }
     name(side);
     let of_another_thread = std::thread::spawn(|| stream(0).unwrap().addr());
     assert_eq!(of_another_thread.join().unwrap(), 0);
-    let wrong = std::ptr::without_provenance_mut::<c_void>(0xABCD);
-    // SAFETY: the driver knows no such stream, so it is not named.
-    let refused = unsafe { set_stream(0, wrong) }.unwrap_err();
-    assert_eq!(refused.kind(), ErrorKind::InvalidArgument);
+    if gpu::is_stand_in() {
+        // Other drivers follow any handle.
+        let wrong = std::ptr::without_provenance_mut::<c_void>(0xABCD);
+        // SAFETY: the stand-in knows no such stream, so it is not named.
+        let refused = unsafe { set_stream(0, wrong) }.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::InvalidArgument);
+    }
     assert_eq!(stream(7).unwrap_err().kind(), ErrorKind::InvalidArgument);
     assert_eq!(stream(0).unwrap().addr() as u64, side);
 }

@@ -50,7 +50,9 @@ functions! {
     }
 
     fn cuStreamGetId(stream: u64, id: Out<u64>) |driver| {
-        id.set(stream_of(driver, stream)?)?;
+        let stream = stream_of(driver, stream)?;
+        driver.check_not_captured(stream)?;
+        id.set(stream)?;
     }
 
     fn cuStreamGetCtx(stream: u64, context: Out<u64>) |driver| {
