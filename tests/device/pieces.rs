@@ -69,14 +69,15 @@ impl LargeKey {
     }
 }
 
-/// Two pieces, which both directions use in turn; beside them there are tables of launches.
-const PINNED: u64 = 16 << 20;
+/// Three pieces of a call, and those of the call before it, if the device has not come to them yet; beside
+/// them there are tables of launches.
+const PINNED: u64 = 12 << 20;
 const TABLES: u64 = 128 << 10;
 
 #[test]
-fn a_key_of_64_mib_pins_two_pieces() {
+fn a_key_of_64_mib_pins_three_pieces() {
     let fast = [("KV_CUDA_STAND_IN_RACES", "no")];
-    if !is_child("pieces::a_key_of_64_mib_pins_two_pieces", &fast) {
+    if !is_child("pieces::a_key_of_64_mib_pins_three_pieces", &fast) {
         return;
     }
     gpu::start(0);
@@ -86,7 +87,7 @@ fn a_key_of_64_mib_pins_two_pieces() {
     let check = |what: &str, pieces: [u64; 2]| {
         let copies = [TO_DEVICE, TO_HOST].map(gpu::calls);
         let pinned = gpu::pinned_bytes();
-        assert!(pinned <= PINNED + TABLES, "{what}: {pinned} bytes");
+        assert!(pinned <= 2 * PINNED + TABLES, "{what}: {pinned} bytes");
         for (copies, pieces) in copies.into_iter().zip(pieces) {
             // A call may have a table of jobs too.
             assert!((pieces..=pieces + 1).contains(&copies), "{what}: {copies} copies");
@@ -97,30 +98,30 @@ fn a_key_of_64_mib_pins_two_pieces() {
     let store = Store::new("device");
     store.init_raw(&[1], &[key.tensor(CPU)]).unwrap();
     store.pull_raw(&[1], &[out.tensor(CUDA)]).unwrap();
-    check("a key that moves to the GPU", [8, 0]);
+    check("a key that moves to the GPU", [16, 0]);
     store.pull_raw(&[1], &[out.tensor(CPU)]).unwrap();
     assert!(out.words == key.words, "pull");
-    check("a pull into host memory", [0, 8]);
+    check("a pull into host memory", [0, 16]);
     store.save(path).unwrap();
-    check("save", [0, 8]);
+    check("save", [0, 16]);
     let other = LargeKey::new(3);
     store.push_raw(&[1], &[other.tensor(CPU)]).unwrap();
-    check("a push from host memory", [8, 0]);
+    check("a push from host memory", [16, 0]);
     store.load(path).unwrap();
-    check("load", [8, 0]);
+    check("load", [16, 0]);
     store.pull_raw(&[1], &[out.tensor(CPU)]).unwrap();
     assert!(out.words == key.words, "load");
-    check("a pull after load", [0, 8]);
+    check("a pull after load", [0, 16]);
     store.remove(&[1]).unwrap();
     fs::remove_file(path).unwrap();
 
     let local = Store::new("local");
     local.init_raw(&[1], &[other.tensor(CPU)]).unwrap();
     local.push_raw(&[1], &[out.tensor(CUDA)]).unwrap();
-    check("a push to a key in host memory", [0, 8]);
+    check("a push to a key in host memory", [0, 16]);
     local.pull_raw(&[1], &[out.tensor(CUDA)]).unwrap();
-    check("a pull from a key in host memory", [8, 0]);
-    assert!(gpu::pinned_bytes() >= PINNED, "both pieces have been used");
+    check("a pull from a key in host memory", [16, 0]);
+    assert!(gpu::pinned_bytes() >= PINNED, "all pieces have been used");
 }
 
 /// A store with the key 7 on the GPU, a stream that this thread names, and a host array.
@@ -145,8 +146,8 @@ fn after_reset(store: &Store) -> Vec<u64> {
 }
 
 #[test]
-fn two_pieces_are_in_flight_and_a_hang_ends_at_the_deadline() {
-    if !is_child("pieces::two_pieces_are_in_flight_and_a_hang_ends_at_the_deadline", &SMALL) {
+fn three_pieces_are_in_flight_and_a_hang_ends_at_the_deadline() {
+    if !is_child("pieces::three_pieces_are_in_flight_and_a_hang_ends_at_the_deadline", &SMALL) {
         return;
     }
     gpu::start(0);
@@ -171,7 +172,7 @@ fn two_pieces_are_in_flight_and_a_hang_ends_at_the_deadline() {
         for part in ["key 7", "GPU 0", "your stream"] {
             assert!(failure.text.contains(part), "{kind}, {call:?}: {failure:?}");
         }
-        assert_eq!(gpu::calls(copy), 2, "{kind}, {call:?}: pieces in flight");
+        assert_eq!(gpu::calls(copy), 3, "{kind}, {call:?}: pieces in flight");
         assert_eq!(after_reset(&store), before, "{kind}, {call:?}");
         gpu::forget_counts();
         make().unwrap();

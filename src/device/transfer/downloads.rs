@@ -1,5 +1,5 @@
-//! Arrays on their way from a device: one after the other, cut into pieces. Two pieces are queued at
-//! first, and another one whenever the host has read one.
+//! Arrays on their way from a device: one after the other, cut into pieces. As many pieces are queued at
+//! first as there are blocks, and another one whenever the host has read one.
 
 use smallvec::SmallVec;
 
@@ -26,7 +26,7 @@ impl Source {
     }
 }
 
-/// The downloads of a call from one device, through two blocks in turn. Arrays are read in the order in
+/// The downloads of a call from one device, through a few blocks in turn. Arrays are read in the order in
 /// which they were added.
 #[derive(Default)]
 pub(crate) struct Downloads {

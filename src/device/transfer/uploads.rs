@@ -23,7 +23,7 @@ struct PieceCopy {
     address: u64,
 }
 
-/// The uploads of a call to one device, through two blocks in turn.
+/// The uploads of a call to one device, through a few blocks in turn.
 #[derive(Default)]
 pub(crate) struct Uploads {
     blocks: SmallVec<[PinnedBlock; IN_FLIGHT]>,
@@ -35,14 +35,14 @@ pub(crate) struct Uploads {
 
 impl Uploads {
     /// Takes pinned memory for arrays of so many bytes in all, each a multiple of a cache line: for all
-    /// of them, or for two pieces.
+    /// of them, or for as many pieces as may be in flight.
     pub(crate) fn reserve(&mut self, device: &'static Device, bytes: usize) -> Result<()> {
         let piece = piece_bytes();
         if bytes == 0 || !self.blocks.is_empty() {
             return Ok(());
         }
         self.blocks.push(PinnedBlock::take(device, bytes.min(piece))?);
-        if bytes > piece {
+        for _ in 1..bytes.div_ceil(piece).min(IN_FLIGHT) {
             self.blocks.push(PinnedBlock::take(device, piece)?);
         }
         Ok(())
