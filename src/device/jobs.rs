@@ -10,6 +10,7 @@ use super::name::KernelName;
 use super::reuse::Spares;
 use super::reuse::pinned::PinnedBlock;
 use super::reuse::scratch::ScratchBlock;
+use super::reuse::tables;
 use super::stream::Stream;
 use crate::error::{Result, fail};
 use crate::kernel::{MAX_STATES, TILE};
@@ -89,9 +90,10 @@ pub(crate) struct JobList {
     table: Option<JobTable>,
 }
 
-/// Room for a table of jobs in pinned memory and on the device.
+/// Room for a table of jobs on the device, and in pinned memory unless the device has it from an
+/// earlier call.
 struct JobTable {
-    host: PinnedBlock,
+    host: Option<PinnedBlock>,
     memory: ScratchBlock,
     /// Where the addresses and the constants begin.
     starts: [usize; 2],
@@ -324,20 +326,26 @@ impl JobList {
             let kernel = device.kernel(jobs[0].kernel)?;
             launches.push((kernel, small((text.len() - start) / WORD)?, start));
         }
+        let starts = [first_address, first_constant];
+        if let Some(memory) = tables::take(device, text, stream) {
+            self.table = Some(JobTable { host: None, memory, starts });
+            return Ok(());
+        }
         let mut host = PinnedBlock::take(device, text.len())?;
         host.write(text);
         let memory = ScratchBlock::take(device, text.len(), stream)?;
-        self.table = Some(JobTable { host, memory, starts: [first_address, first_constant] });
+        self.table = Some(JobTable { host: Some(host), memory, starts });
         Ok(())
     }
 
-    /// Queues the copy of the table and a launch for each kernel, if it has been prepared. Its memory
+    /// Queues the copy of a new table and a launch for each kernel, if it has been prepared. Its memory
     /// is to be given back behind them, with [`JobList::finish`].
     pub(crate) fn queue(&mut self, device: &'static Device, stream: &Stream) -> Result<()> {
         let Some(JobTable { host, memory, starts }) = &mut self.table else { return Ok(()) };
         let start = memory.address();
         memory.note_queued();
-        host.upload(0..self.lists.text.len(), start, stream)?;
+        let bytes = self.lists.text.len();
+        host.iter().try_for_each(|host| host.upload(0..bytes, start, stream))?;
         let [addresses, constants] = starts.map(|offset| start + offset as u64);
         for &(kernel, blocks, offset) in &self.lists.launches {
             let tables = [start, addresses, constants, start + offset as u64];
@@ -351,11 +359,15 @@ impl JobList {
         self.table.is_some()
     }
 
-    /// Gives the memory of the table back with a mark at the end of the stream.
-    pub(crate) fn finish(&mut self, mark: &Mark, stream: &Stream) {
-        if let Some(JobTable { mut host, memory, .. }) = self.table.take() {
-            host.keep_until(mark);
+    /// Gives the memory of the table back with a mark at the end of the stream. A table that its kernels
+    /// do not change stays for later calls.
+    pub(crate) fn finish(&mut self, device: &Device, mark: &Mark, stream: &Stream) {
+        let Some(JobTable { host, memory, .. }) = self.table.take() else { return };
+        host.into_iter().for_each(|mut host| host.keep_until(mark));
+        if self.lists.jobs.iter().any(|job| job.stage == Stage::Number) {
             memory.give(mark, stream);
+        } else {
+            tables::keep(device, &mut self.lists.text, memory, mark, stream);
         }
     }
 }

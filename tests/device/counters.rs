@@ -181,11 +181,11 @@ fn what_the_driver_refuses_is_not_counted() {
         return;
     }
     gpu::start(0);
-    let (store, value) = (Store::new("device"), array(Place::Gpu));
+    let (store, value, other) = (Store::new("device"), array(Place::Gpu), array(Place::Gpu));
     store.init(&[(1, &value)]).unwrap();
     let growth = Growth::new(&store);
     gpu::fail(c"cuLaunchKernel:1=701");
-    store.push(&[(1, &value)]).unwrap_err();
+    store.push(&[(1, &other)]).unwrap_err();
     assert_eq!((growth.of("launches"), growth.of("copies_to_device")), (0, 1));
 }
 

@@ -28,11 +28,11 @@ class DeviceArray:
     `torch.from_dlpack()` and `cupy.asarray()` take it without a copy. It is row-major, and valid
     during the call of the updater only; afterwards it refuses its memory, which what was made of it
     must not use any more either. Queue the updater's work on `stream`, which the library orders
-    before everything that uses the key later:
+    before everything that uses the key later. In a call without a ticket that is the current stream
+    of the package whose arrays are pushed:
 
     >>> def update(key, input, stored):
-    ...     with torch.cuda.stream(torch.cuda.ExternalStream(stored.stream)):
-    ...         torch.from_dlpack(stored).add_(torch.from_dlpack(input), alpha=2)
+    ...     torch.from_dlpack(stored).add_(torch.from_dlpack(input), alpha=2)
     """
 
     __slots__ = ("_device", "_is_read_only", "_is_valid", "_number", "_place", "_shape", "_stream")
@@ -114,11 +114,17 @@ class DeviceArray:
             raise InvalidArgumentError(
                 f"the consumer's current stream on {self.device} is {given:#x}, and the work of an "
                 f"updater belongs on the stream {wanted:#x}: make that current first, such as by "
-                f"torch.cuda.stream(torch.cuda.ExternalStream(stored.stream))"
+                f"torch.cuda.stream(torch.cuda.{self._name_in_torch()})"
             )
         is_versioned = max_version is not None and max_version[0] >= 1
         place = (address, CUDA, self._device, self._number)
         return _native.export(place, self._shape, self._is_read_only, is_versioned)
+
+    def _name_in_torch(self) -> str:
+        # ExternalStream(0) would be a new stream.
+        if self._stream == _LEGACY:
+            return f"default_stream({self._device})"
+        return f"ExternalStream({self._stream:#x})"
 
     def _stream_of_consumers(self) -> int:
         return _LEGACY_OF_CONSUMERS if self._stream == _LEGACY else self._stream

@@ -119,7 +119,7 @@ fn run_kernel(device: &'static Device) -> Result<Duration> {
     got.download(0..BYTES, sum, stream)?;
     memory.release(stream);
     let mark = queue.mark()?;
-    jobs.finish(&mark, stream);
+    jobs.finish(device, &mark, stream);
     [&mut given, &mut got].into_iter().for_each(|it| it.keep_until(&mark));
     let end = Instant::now() + PATIENCE;
     if !mark.wait(|| Instant::now() > end)? {

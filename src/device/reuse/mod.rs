@@ -1,8 +1,9 @@
-//! Memory that calls leave for later ones: lists of a thread, pinned host memory, device memory. Also
-//! called: caching allocators.
+//! Memory that calls leave for later ones: lists of a thread, pinned host memory, device memory, tables
+//! of jobs. Also called: caching allocators.
 
 pub(super) mod pinned;
 pub(super) mod scratch;
+pub(super) mod tables;
 
 use std::cell::RefCell;
 use std::thread::LocalKey;

@@ -71,6 +71,12 @@ impl ScratchBlock {
         self.is_queued = true;
     }
 
+    /// Notes the mark behind its use so far; it may be used again on the same stream.
+    pub(super) fn rest(&mut self, mark: &Mark) {
+        self.mark = Some(mark.clone());
+        self.is_queued = false;
+    }
+
     /// Leaves the block for later calls, behind a mark at the end of a stream.
     pub(crate) fn give(mut self, mark: &Mark, stream: &Stream) {
         if let Some(span) = self.span.take().filter(|span| span.bytes() > 0) {

@@ -111,8 +111,8 @@ impl<'a> PeerStaging<'a> {
         self.after.queue(device, stream)?;
         if self.before.has_table() || self.after.has_table() || !self.memory.is_empty() {
             let mark = self.queue.mark()?;
-            self.before.finish(&mark, stream);
-            self.after.finish(&mark, stream);
+            self.before.finish(device, &mark, stream);
+            self.after.finish(device, &mark, stream);
             self.memory.give(&mark, stream);
         }
         Ok(())

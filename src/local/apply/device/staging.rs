@@ -313,7 +313,7 @@ impl<'a> Staging<'a> {
     }
 
     /// Queues all of it: copies to the device, one table with its launches, copies from the device:
-    /// of these the first two pieces, and the others while they are fetched. Returns the mark behind
+    /// of these the first pieces, and the others while they are fetched. Returns the mark behind
     /// it. It has been prepared.
     pub(super) fn queue(&mut self) -> Result<Mark> {
         let CallQueue { device, stream, .. } = self.queue;
@@ -330,7 +330,7 @@ impl<'a> Staging<'a> {
             memory.give(&mark, stream);
             self.is_running = false;
         }
-        self.jobs.finish(&mark, stream);
+        self.jobs.finish(device, &mark, stream);
         uploads.finish(&mark);
         downloads.finish(&mark);
         self.peers.iter_mut().try_for_each(|peer| peer.end(&mark))?;
