@@ -28,6 +28,8 @@ pub(crate) struct JobConfig {
     pub(crate) hold_bytes: u64,
     /// Processes of one machine exchange values through shared memory.
     pub(crate) shm: bool,
+    /// `auto`, or the name of a transport.
+    pub(crate) transport: String,
     pub(crate) secrets: Secrets,
     /// Listening address of the scheduler's Prometheus metrics, if enabled.
     pub(crate) metrics: Option<String>,
@@ -138,6 +140,7 @@ impl JobConfig {
             slice_bytes: number("slice_bytes", 256 << 10)?,
             hold_bytes: number("hold_bytes", 256 << 20)?,
             shm: find("shm")?.as_deref() != Some("no"),
+            transport: find("transport")?.unwrap_or_else(|| "auto".into()),
             metrics: find("metrics")?,
             trace: trace(config)?,
             server_updater: yes("server_updater")?,

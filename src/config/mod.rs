@@ -76,6 +76,7 @@ const OPTIONS: &[(&str, OptionForm)] = &[
     ("on_worker_loss", OneOf(&["fail", "continue"])),
     ("server_updater", YesNo),
     ("shm", YesNo),
+    ("transport", OneOf(&["auto", "shm", "tcp"])),
     ("token", Secret),
     ("token_file", Text),
     ("token_by_rank", YesNo),

@@ -122,6 +122,7 @@ pub(crate) fn place(job: &JobConfig) -> Result<TransportConfig> {
         is_scheduler,
         lease_ms,
         shm: job.shm,
+        transport: job.transport.as_str().into(),
         most_connections,
         credentials,
     })

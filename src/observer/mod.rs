@@ -123,6 +123,7 @@ impl Observer {
             is_scheduler: false,
             lease_ms: 10_000,
             shm: false,
+            transport: transport::AUTO.into(),
             most_connections: 1,
             credentials: Credentials::load(&job)?,
         };

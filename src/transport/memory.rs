@@ -1,11 +1,18 @@
-//! In-process implementation of `Transport`, for tests: messages pass between threads of one process.
+//! For tests: messages pass between threads of one process. One implementation of `Transport`, and one transport
+//! of the table, which stands beside connections.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Weak};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock, Weak};
 
+use super::peer_transport::{Carrier, PathState, PeerPath, PeerTransport, TransportRow};
 use super::send_buffer::SendMemory;
-use super::{Inbox, SendBuffer, SendBuffers, Sender, Transport};
+use super::{Inbox, SendBuffer, SendBuffers, Sender, Transport, TransportConfig, who_and_address};
 use crate::sys::sync::Mutex;
+
+/// Used by its name only.
+pub(super) const ROW: TransportRow =
+    TransportRow { name: "memory", carrier: Carrier::Offered { kind: 0xff00, open } };
 
 /// Inboxes of all processes of a test, by address.
 #[derive(Default)]
@@ -65,20 +72,105 @@ impl Sender for Wire {
     }
 
     fn send(&mut self, parcel: SendBuffer, _may_wait: bool) {
-        let len = parcel.len();
-        let SendMemory::Own(own) = parcel.memory else { return };
-        let own = own.cut(len);
-        let (mut bytes, mut taken) = (Vec::new(), 0);
-        for (at, lent) in parcel.lent {
-            bytes.extend_from_slice(&own.as_ref()[taken..at]);
-            bytes.extend_from_slice(&lent);
-            taken = at;
-        }
-        bytes.extend_from_slice(&own.as_ref()[taken..]);
         let inbox = self.exchange.inboxes.lock().get(&self.to).and_then(Weak::upgrade);
         if let Some(inbox) = inbox {
-            // In pieces of uneven size, as a network delivers them.
-            inbox.arrived(&self.from, bytes.len(), &mut bytes.chunks(bytes.len() / 3 + 1));
+            deliver(&*inbox, &self.from, parcel);
+        }
+    }
+}
+
+/// Gives the bytes of a buffer to an inbox, in pieces of uneven size, as a network delivers them.
+fn deliver(inbox: &dyn Inbox, from: &str, parcel: SendBuffer) {
+    let len = parcel.len();
+    let SendMemory::Own(own) = parcel.memory else { return };
+    let own = own.cut(len);
+    let (mut bytes, mut taken) = (Vec::new(), 0);
+    for (at, lent) in parcel.lent {
+        bytes.extend_from_slice(&own.as_ref()[taken..at]);
+        bytes.extend_from_slice(&lent);
+        taken = at;
+    }
+    bytes.extend_from_slice(&own.as_ref()[taken..]);
+    inbox.arrived(from, bytes.len(), &mut bytes.chunks(bytes.len() / 3 + 1));
+}
+
+/// The receivers of this process that have accepted offers, by the number in the offer, with the sender.
+static ACCEPTED: LazyLock<Mutex<HashMap<u64, (Arc<dyn Inbox>, String)>>> =
+    LazyLock::new(Mutex::default);
+static OFFERS: AtomicU64 = AtomicU64::new(0);
+
+/// A transport of the table.
+struct MemoryTransport {
+    inbox: Arc<dyn Inbox>,
+}
+
+struct MemoryPath {
+    number: u64,
+    was_offered: bool,
+    was_open: bool,
+    parcels: Arc<SendBuffers>,
+}
+
+fn open(place: &TransportConfig, inbox: &Arc<dyn Inbox>) -> Result<Arc<dyn PeerTransport>, String> {
+    if *place.transport != *ROW.name {
+        return Err("it is for tests".into());
+    }
+    Ok(Arc::new(MemoryTransport { inbox: Arc::clone(inbox) }))
+}
+
+impl PeerTransport for MemoryTransport {
+    fn path(&self, _: &str) -> Result<Box<dyn PeerPath>, String> {
+        let number = OFFERS.fetch_add(1, Ordering::Relaxed);
+        let (was_offered, was_open, parcels) = (false, false, Arc::default());
+        Ok(Box::new(MemoryPath { number, was_offered, was_open, parcels }))
+    }
+
+    fn accept(&self, from: &str, offer: &[u8]) {
+        let Ok(number) = offer.try_into().map(u64::from_le_bytes) else { return };
+        ACCEPTED.lock().insert(number, (Arc::clone(&self.inbox), from.into()));
+    }
+
+    fn end(&self, address: &str, _: bool) -> bool {
+        ACCEPTED.lock().retain(|_, (inbox, from)| {
+            !Arc::ptr_eq(inbox, &self.inbox) || who_and_address(from).1 != address
+        });
+        false
+    }
+
+    fn close(&self) {
+        ACCEPTED.lock().retain(|_, (inbox, _)| !Arc::ptr_eq(inbox, &self.inbox));
+    }
+}
+
+impl PeerPath for MemoryPath {
+    fn offer(&mut self) -> Option<Vec<u8>> {
+        let is_first = !std::mem::replace(&mut self.was_offered, true);
+        is_first.then(|| self.number.to_le_bytes().into())
+    }
+
+    fn state(&mut self) -> PathState {
+        if ACCEPTED.lock().contains_key(&self.number) {
+            self.was_open = true;
+            PathState::Open
+        } else if self.was_open {
+            PathState::Broken("the receiver has ended".into())
+        } else {
+            PathState::Pending
+        }
+    }
+
+    fn has_room(&mut self, len: usize) -> bool {
+        len <= 1 << 20
+    }
+
+    fn parcel(&mut self, room: usize, lent: usize) -> Option<SendBuffer> {
+        self.has_room(room).then(|| self.parcels.take(room - lent))
+    }
+
+    fn send(&mut self, parcel: SendBuffer) {
+        let accepted = ACCEPTED.lock().get(&self.number).cloned();
+        if let Some((inbox, from)) = accepted {
+            deliver(&*inbox, &from, parcel);
         }
     }
 }

@@ -4,8 +4,9 @@
 //! A transport may lose, duplicate, delay and reorder messages, and may report that an address is down.
 //! Acknowledgement, retransmission and ordering are the job of `kvstore_protocol`.
 //!
-//! Processes are connected by TCP (`tcp`), also inside TLS (`tls`). Between processes of one machine shared
-//! memory (`shm`) carries the bytes, and the connection only its offer, and its end.
+//! Processes are connected by TCP (`tcp`), also inside TLS (`tls`). A transport of the table (`table`) may carry
+//! the bytes instead, and the connection only its offers, and its end: shared memory (`shm`) between processes
+//! of one machine.
 
 mod adaptive_wait;
 #[cfg(test)]
@@ -13,15 +14,18 @@ mod mail;
 #[cfg(test)]
 mod memory;
 mod names;
+mod peer_transport;
 mod reader_end;
 mod resource_limits;
 mod send_buffer;
 mod shm;
+mod table;
 mod tcp;
 #[cfg(test)]
 mod tests;
 mod tls;
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -31,6 +35,7 @@ pub(crate) use names::who_and_address;
 pub(crate) use resource_limits::check as check_room;
 pub(crate) use send_buffer::SendBuffer;
 use send_buffer::{SendBuffers, SendMemory};
+pub(crate) use table::{AUTO, PeerChoice};
 use tcp::TcpTransport;
 
 use crate::config::address::has_port;
@@ -61,6 +66,11 @@ pub(crate) trait Transport: Send + Sync {
 
     /// Creates a sender to an address. Does not wait for its connection.
     fn line(&self, to: &str) -> Box<dyn Sender>;
+
+    /// What carries the frames to each peer, by its address.
+    fn choices(&self) -> BTreeMap<Arc<str>, PeerChoice> {
+        BTreeMap::new()
+    }
 
     /// Closes all senders; no bytes arrive after it returns.
     fn close(&self);
@@ -121,6 +131,8 @@ pub(crate) struct TransportConfig {
     pub(crate) lease_ms: u64,
     /// Whether processes of one machine exchange bytes through shared memory.
     pub(crate) shm: bool,
+    /// [`AUTO`], or the one transport that this process uses beside its connections.
+    pub(crate) transport: Arc<str>,
     /// Maximum number of connections at a time.
     pub(crate) most_connections: u64,
     /// Credentials that this process presents, and by which it checks its peers, if any.

@@ -29,6 +29,8 @@ pub(crate) struct SendBuffer {
     len: usize,
     /// Borrowed bytes, not copied (scatter/gather): each with the number of bytes of the memory before it.
     pub(super) lent: Vec<(usize, Bytes)>,
+    /// The row of the transport whose path gave the buffer; None for the connection.
+    pub(super) row: Option<usize>,
 }
 
 pub(super) enum SendMemory {
@@ -55,13 +57,13 @@ impl SendBuffers {
             vec![0; room]
         };
         let own = PooledBuffer { bytes, used: 0, home: Arc::clone(self) };
-        SendBuffer { memory: SendMemory::Own(own), len: 0, lent: Vec::new() }
+        SendBuffer { memory: SendMemory::Own(own), len: 0, lent: Vec::new(), row: None }
     }
 }
 
 impl SendBuffer {
     pub(super) fn shared(claim: RingReservation) -> Self {
-        Self { memory: SendMemory::Shared(claim), len: 0, lent: Vec::new() }
+        Self { memory: SendMemory::Shared(claim), len: 0, lent: Vec::new(), row: None }
     }
 
     /// Appends bytes: `write` writes them to the front of the free space, and returns their number.

@@ -16,6 +16,7 @@ pub(super) fn place(listen: Option<&str>, calls: DialPolicy) -> TransportConfig 
         is_scheduler: false,
         lease_ms: 10_000,
         shm: true,
+        transport: super::AUTO.into(),
         most_connections: 10,
         credentials: None,
     }
@@ -127,6 +128,41 @@ fn what_a_parcel_has_borrowed_stands_where_it_was_put() {
         worker.close();
         server.close();
     }
+}
+
+#[test]
+fn a_transport_of_the_table_carries_what_has_room_and_the_connection_all_else() {
+    let mail = Arc::new(Mail::default());
+    let of = |place| TransportConfig { transport: "memory".into(), ..place };
+    let listens = of(place(Some("127.0.0.1:0"), DialPolicy::Nobody));
+    let server = open(&listens, &inbox(&mail)).unwrap();
+    let worker = open(&of(place(None, DialPolicy::Everybody)), &inbox(&Arc::default())).unwrap();
+    let mut line = worker.line(server.address());
+    let used = |line: &mut dyn Sender, len: usize| {
+        let mut parcel = line.parcel(len, 0);
+        let row = parcel.row;
+        parcel.copy(&vec![7; len]);
+        line.send(parcel, true);
+        row
+    };
+    assert_eq!(used(&mut *line, 10), None, "its offer travels over the connection");
+    let choice = |network: &dyn super::Transport, to: &str| network.choices()[to].clone();
+    let pending = choice(&*worker, server.address());
+    assert_eq!(pending.transport, "tcp");
+    let why = [("memory", "the peer has not accepted it"), ("shm", "transport=memory")];
+    assert!(pending.others.iter().map(|(name, why)| (*name, &**why)).eq(why), "{pending:?}");
+    mail.wait(|mail, _| mail.len() == 1);
+    assert_eq!(used(&mut *line, 20), Some(0));
+    assert_eq!(used(&mut *line, 2 << 20), None);
+    assert_eq!(used(&mut *line, 30), Some(0));
+    mail.wait(|mail, _| mail.len() == 4);
+    let name = worker.address().to_owned();
+    assert!(mail.state.lock().unwrap().0.iter().all(|(from, _)| *from == name));
+    let open = choice(&*worker, server.address());
+    assert_eq!((open.transport, &open.others[..]), ("memory", &[][..]));
+    worker.close();
+    mail.wait(|_, down| down.contains(&name));
+    server.close();
 }
 
 #[test]

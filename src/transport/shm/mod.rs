@@ -15,7 +15,13 @@ mod segment;
 mod sender;
 #[cfg(test)]
 mod tests;
+mod transport;
 
-pub(super) use offer::SegmentOffer;
-pub(super) use receiver::ShmReceivers;
-pub(super) use sender::{RingReservation, ShmSender};
+#[cfg(test)]
+use offer::SegmentOffer;
+#[cfg(test)]
+use receiver::ShmReceivers;
+pub(super) use sender::RingReservation;
+#[cfg(test)]
+use sender::ShmSender;
+pub(super) use transport::ROW;

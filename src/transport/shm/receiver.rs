@@ -59,11 +59,12 @@ impl ShmReceivers {
         Ok(ring)
     }
 
-    /// A sender has ended: the ring's thread reports it as down, after all that was sent. False if no thread
-    /// reads from it, so that none reports.
-    pub(in crate::transport) fn forget(&self, address: &str) -> bool {
+    /// A sender has ended: with `reports`, the ring's thread reports it as down, after all that was sent. False
+    /// if no thread reads from it, so that none reports.
+    pub(in crate::transport) fn forget(&self, address: &str, reports: bool) -> bool {
         let ring = self.rings.lock().as_mut().and_then(|rings| rings.remove(address));
-        ring.is_some_and(|(_, ring)| ring.end(EndMode::Gone))
+        let how = if reports { EndMode::Gone } else { EndMode::Drained };
+        ring.is_some_and(|(_, ring)| ring.end(how)) && reports
     }
 
     /// Stops all reading.

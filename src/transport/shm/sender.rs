@@ -83,7 +83,8 @@ impl ShmSender {
         }
     }
 
-    fn is_taken(&self) -> bool {
+    /// Whether a receiver reads the ring.
+    pub(super) fn is_taken(&self) -> bool {
         self.segment.taken().load(Ordering::Acquire) == taken::YES
     }
 

@@ -10,7 +10,7 @@ use crate::transport::mail::{Heard, Mail, content, wait_for};
 
 /// Reports the end of a process, as the transport does.
 fn forget(mail: &Mail, inlets: &ShmReceivers, address: &str) {
-    if !inlets.forget(address) {
+    if !inlets.forget(address, true) {
         mail.down(address);
     }
 }

@@ -11,7 +11,7 @@ use super::layer::Layer;
 use super::peers::Peers;
 use crate::credentials::{CredentialKind, Credentials};
 use crate::log::{Level, log};
-use crate::transport::shm::{SegmentOffer, ShmReceivers};
+use crate::transport::table::Transports;
 use crate::transport::{Inbox, TransportConfig};
 
 /// Maximum time for peers to take the last bytes, and to end their side.
@@ -32,8 +32,8 @@ pub(super) struct Endpoint {
 pub(super) struct Incoming {
     pub(super) inbox: Arc<dyn Inbox>,
     pub(super) peers: Peers,
-    /// The shared memory that this process reads, if it does.
-    rings: Option<ShmReceivers>,
+    /// The transports beside the connections.
+    pub(super) transports: Arc<Transports>,
 }
 
 /// A connection behind its greeting, with bytes that have arrived since.
@@ -56,8 +56,9 @@ impl Endpoint {
         name: String,
         inbox: &Arc<dyn Inbox>,
     ) -> Self {
-        let rings = place.shm.then(|| ShmReceivers::new(Arc::clone(inbox)));
-        let incoming = Arc::new(Incoming { inbox: Arc::clone(inbox), peers: Peers::new(), rings });
+        let transports = Arc::new(Transports::open(place, inbox));
+        let (inbox, peers) = (Arc::clone(inbox), Peers::new());
+        let incoming = Arc::new(Incoming { inbox, peers, transports });
         let threads = IoThreads::new(Arc::clone(&incoming) as Arc<dyn Receiver>);
         Self { place: place.clone(), address, name, incoming, threads }
     }
@@ -103,6 +104,7 @@ impl Endpoint {
 
     /// Ends all connections behind what was sent; nothing arrives after it returns.
     pub(super) fn close(&self) {
+        self.incoming.transports.finish();
         let connections = self.incoming.peers.close();
         connections.iter().for_each(|connection| connection.finish());
         // A socket that is closed with unread bytes resets its connection, and the peer may lose what it
@@ -113,9 +115,7 @@ impl Endpoint {
         }
         self.threads.close();
         connections.iter().for_each(|connection| connection.end());
-        if let Some(rings) = &self.incoming.rings {
-            rings.close();
-        }
+        self.incoming.transports.close();
     }
 }
 
@@ -126,11 +126,7 @@ impl Receiver for Incoming {
             MessageKind::Frames => {
                 self.inbox.arrived(from, payload.len(), &mut std::iter::once(payload));
             }
-            MessageKind::Segment => {
-                if let (Some(rings), Some(offer)) = (&self.rings, SegmentOffer::decode(payload)) {
-                    rings.take(from, &offer);
-                }
-            }
+            MessageKind::Offer(kind) => self.transports.accept(kind, from, payload),
         }
     }
 
@@ -139,8 +135,7 @@ impl Receiver for Incoming {
         if !self.peers.remove(connection) {
             return;
         }
-        let by_ring = self.rings.as_ref().is_some_and(|rings| rings.forget(address));
-        if !by_ring {
+        if !self.transports.end(address) {
             self.inbox.down(address);
         }
     }

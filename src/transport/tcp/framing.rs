@@ -2,6 +2,8 @@
 
 use std::io;
 
+use crate::transport::table::is_offer;
+
 /// Bytes of a head.
 pub(super) const HEAD: usize = 8;
 
@@ -12,9 +14,26 @@ pub(super) const MOST_BYTES: usize = 1 << 30;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum MessageKind {
     /// Frames of the protocol.
-    Frames = 0,
-    /// The offer of a segment of shared memory.
-    Segment = 1,
+    Frames,
+    /// An offer of the transport whose offers have this kind.
+    Offer(u16),
+}
+
+impl MessageKind {
+    fn code(self) -> u16 {
+        match self {
+            Self::Frames => 0,
+            Self::Offer(kind) => kind,
+        }
+    }
+
+    /// None for a kind of a later version.
+    fn of(code: u16) -> Option<Self> {
+        match code {
+            0 => Some(Self::Frames),
+            kind => is_offer(kind).then_some(Self::Offer(kind)),
+        }
+    }
 }
 
 /// The first message of the received bytes.
@@ -30,7 +49,7 @@ pub(super) fn head(kind: MessageKind, len: usize) -> io::Result<[u8; HEAD]> {
     let len = u32::try_from(len).map_err(io::Error::other)?;
     let mut head = [0; HEAD];
     head[..4].copy_from_slice(&len.to_le_bytes());
-    head[4..6].copy_from_slice(&(kind as u16).to_le_bytes());
+    head[4..6].copy_from_slice(&kind.code().to_le_bytes());
     Ok(head)
 }
 
@@ -43,9 +62,7 @@ pub(super) fn first(bytes: &[u8]) -> io::Result<Delivery<'_>> {
     if len > MOST_BYTES {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "a length that no process sends"));
     }
-    let kinds = [MessageKind::Frames, MessageKind::Segment];
-    let kind = u16::from_le_bytes([kind, high]);
-    let kind = kinds.into_iter().find(|known| *known as u16 == kind);
+    let kind = MessageKind::of(u16::from_le_bytes([kind, high]));
     Ok(match rest.get(..len) {
         Some(payload) => Delivery::Whole(kind, payload),
         None => Delivery::Missing(len - rest.len()),
@@ -58,15 +75,15 @@ mod tests {
 
     #[test]
     fn messages_are_read_as_they_are_written_and_those_of_later_versions_are_skipped() {
-        let message = [&head(MessageKind::Segment, 3).unwrap()[..], &[7, 8, 9]].concat();
+        let message = [&head(MessageKind::Offer(1), 3).unwrap()[..], &[7, 8, 9]].concat();
         for end in 0..message.len() {
             let missing = if end < HEAD { HEAD - end } else { message.len() - end };
             assert_eq!(first(&message[..end]).unwrap(), Delivery::Missing(missing));
         }
-        let whole = Delivery::Whole(Some(MessageKind::Segment), &[7, 8, 9]);
+        let whole = Delivery::Whole(Some(MessageKind::Offer(1)), &[7, 8, 9]);
         assert_eq!(first(&[&message[..], &[1]].concat()).unwrap(), whole);
         // An unknown kind, and reserved bits that a later version may set.
-        for later in [[4, 0, 0, 0, 2, 0, 0, 0], [4, 0, 0, 0, 0, 1, 0xff, 0xff]] {
+        for later in [[4, 0, 0, 0, 0xfe, 0xff, 0, 0], [4, 0, 0, 0, 0, 1, 0xff, 0xff]] {
             let message = [&later[..], &[1, 2, 3, 4]].concat();
             assert_eq!(first(&message).unwrap(), Delivery::Whole(None, &[1, 2, 3, 4]));
         }

@@ -21,11 +21,12 @@ mod sender;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 
 use super::names::{name_of_this_process, with_identity};
-use super::{Inbox, SendBuffers, Sender, Transport, TransportConfig};
+use super::{Inbox, PeerChoice, SendBuffers, Sender, Transport, TransportConfig};
 use crate::config::address::has_port;
 use crate::error::{Result, fail};
 use crate::sys::sync::Mutex;
@@ -77,6 +78,10 @@ impl Transport for TcpTransport {
 
     fn line(&self, to: &str) -> Box<dyn Sender> {
         Box::new(PeerSender::new(to, &self.endpoint, &self.buffers))
+    }
+
+    fn choices(&self) -> BTreeMap<Arc<str>, PeerChoice> {
+        self.endpoint.incoming.transports.choices()
     }
 
     fn close(&self) {

@@ -1,4 +1,5 @@
-//! Sender to one address: connects when it is first used, and selects shared memory or the connection.
+//! Sender to one address: connects when it is first used, and sends over a path of the table of transports, or
+//! over the connection.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -9,7 +10,7 @@ use super::endpoint::Endpoint;
 use super::framing::MessageKind;
 use super::greeting::Direction;
 use crate::log::{Level, log};
-use crate::transport::shm::ShmSender;
+use crate::transport::table::PeerPaths;
 use crate::transport::{SendBuffer, SendBuffers, SendMemory, SendMode, Sender};
 
 /// Pause between two attempts to connect: the first, and the longest.
@@ -24,10 +25,9 @@ pub(super) struct PeerSender {
     attempts: Option<Attempts>,
     connection: Option<Arc<Connection>>,
     buffers: Arc<SendBuffers>,
-    /// Whether the peer may share memory with this process.
-    shares: bool,
-    /// Ring that such a peer reads.
-    outlet: Option<ShmSender>,
+    /// Paths beside the connection, and why there are none.
+    paths: PeerPaths,
+    few_bytes: Option<&'static str>,
 }
 
 /// Attempts to connect.
@@ -67,15 +67,17 @@ impl PeerSender {
     /// A sender that is not connected yet.
     pub(super) fn new(to: &str, endpoint: &Arc<Endpoint>, buffers: &Arc<SendBuffers>) -> Self {
         let place = &endpoint.place;
+        let to: Arc<str> = to.into();
+        // Every process has a connection with the scheduler.
+        let is_with_scheduler = place.is_scheduler || endpoint.is_root(&to);
         Self {
-            to: to.into(),
             endpoint: Arc::clone(endpoint),
-            attempts: place.calls(to).then(Attempts::new),
+            attempts: place.calls(&to).then(Attempts::new),
             connection: None,
             buffers: Arc::clone(buffers),
-            // Connections with the scheduler carry few bytes, and every process has one.
-            shares: place.shm && !place.is_scheduler && !endpoint.is_root(to),
-            outlet: None,
+            paths: PeerPaths::new(&endpoint.incoming.transports, &to),
+            few_bytes: is_with_scheduler.then_some("few bytes go to and from the scheduler"),
+            to,
         }
     }
 
@@ -93,8 +95,8 @@ impl PeerSender {
         };
         self.connection.clone_from(&connection);
         match &connection {
-            None => self.outlet = None,
-            Some(connection) if self.shares && !was_open => self.offer(connection),
+            None => self.paths.clear(),
+            Some(_) if !was_open => self.paths.open(self.few_bytes),
             Some(_) => {}
         }
         connection
@@ -125,24 +127,13 @@ impl PeerSender {
         None
     }
 
-    /// Offers the peer a ring of this process.
-    fn offer(&mut self, connection: &Connection) {
-        match ShmSender::new() {
-            Ok(outlet) => {
-                let offer = outlet.offer().encode();
-                let sent = connection.send(MessageKind::Segment, &offer, &[], false);
-                self.outlet = sent.is_ok().then_some(outlet);
-            }
-            Err(error) => log(Level::Debug, || format!("no memory to share: {error}")),
-        }
-    }
-
     /// Ends a connection after an error.
     fn check(&mut self, connection: &Connection, sent: std::io::Result<()>) {
         if let Err(error) = sent {
             log(Level::Debug, || format!("a connection to {} ended: {error}", self.to));
             connection.end();
-            (self.connection, self.outlet) = (None, None);
+            self.connection = None;
+            self.paths.clear();
         }
     }
 }
@@ -176,43 +167,32 @@ impl Sender for PeerSender {
     }
 
     fn room_for(&mut self, len: usize) -> SendMode {
-        if self.outlet.as_mut().is_some_and(|outlet| outlet.has_room(len)) {
-            SendMode::Memory
-        } else {
-            SendMode::System
-        }
+        if self.paths.has_room(len) { SendMode::Memory } else { SendMode::System }
     }
 
     fn parcel(&mut self, room: usize, lent: usize) -> SendBuffer {
-        let is_open = self.open_connection().is_some();
-        if !is_open || self.outlet.as_ref().is_some_and(ShmSender::is_declined) {
-            self.outlet = None;
+        if self.open_connection().is_none() {
+            self.paths.clear();
         }
-        let claim = self.outlet.as_mut().and_then(|outlet| outlet.claim(room));
-        claim.map_or_else(|| self.buffers.take(room - lent), SendBuffer::shared)
+        let parcel = self.paths.parcel(room, lent);
+        parcel.unwrap_or_else(|| self.buffers.take(room - lent))
     }
 
     fn send(&mut self, parcel: SendBuffer, may_wait: bool) {
-        let len = parcel.len();
-        match parcel.memory {
-            SendMemory::Shared(claim) => {
-                if let Some(outlet) = &mut self.outlet {
-                    outlet.publish(&claim, len);
-                }
-            }
-            SendMemory::Own(own) => {
-                let Some(connection) = self.connected() else { return };
-                let mut sent = Ok(());
-                if let Some(offer) = self.outlet.as_mut().and_then(ShmSender::renewed) {
-                    sent = connection.send(MessageKind::Segment, &offer.encode(), &[], may_wait);
-                }
-                let own = own.cut(len);
-                let sent = sent.and_then(|()| {
-                    connection.send(MessageKind::Frames, own.as_ref(), &parcel.lent, may_wait)
-                });
-                self.check(&connection, sent);
-            }
+        if let Some(row) = parcel.row {
+            return self.paths.send(row, parcel);
         }
+        let len = parcel.len();
+        let SendMemory::Own(own) = parcel.memory else { return };
+        let Some(connection) = self.connected() else { return };
+        let offered = self
+            .paths
+            .offer(|kind, offer| connection.send(MessageKind::Offer(kind), offer, &[], may_wait));
+        let own = own.cut(len);
+        let sent = offered.and_then(|()| {
+            connection.send(MessageKind::Frames, own.as_ref(), &parcel.lent, may_wait)
+        });
+        self.check(&connection, sent);
     }
 
     fn owes(&self) -> bool {

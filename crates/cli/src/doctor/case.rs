@@ -109,6 +109,7 @@ pub(super) const NAMES: [&str; 37] = [
     "trace",
     "trace_rounds",
     "shm",
+    "transport",
 ];
 
 impl DoctorOptions {

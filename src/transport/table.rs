@@ -1,0 +1,236 @@
+//! The transports of this library in order of preference, and the choice among them for each peer.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+
+#[cfg(test)]
+use super::memory;
+use super::peer_transport::{Carrier, PathState, PeerPath, PeerTransport, TransportRow};
+use super::{Inbox, SendBuffer, TransportConfig, shm};
+use crate::log::{Level, log};
+use crate::sys::sync::Mutex;
+
+/// Every transport, the preferred ones first. The connection is the last one, and always there.
+const TABLE: &[TransportRow] = &[
+    #[cfg(test)]
+    memory::ROW,
+    shm::ROW,
+    TransportRow { name: "tcp", carrier: Carrier::Connection },
+];
+
+/// The choice of the option `transport` that leaves it to the table.
+pub(crate) const AUTO: &str = "auto";
+
+/// Whether messages of this kind carry offers.
+pub(super) fn is_offer(kind: u16) -> bool {
+    TABLE.iter().any(|row| offers(row) == Some(kind))
+}
+
+fn offers(row: &TransportRow) -> Option<u16> {
+    match row.carrier {
+        Carrier::Connection => None,
+        Carrier::Offered { kind, .. } => Some(kind),
+    }
+}
+
+/// The transport that carries frames to a peer, and why preferred ones do not.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct PeerChoice {
+    pub(crate) transport: &'static str,
+    pub(crate) others: Vec<(&'static str, String)>,
+}
+
+/// The transports of one process, and what it uses for each peer.
+pub(super) struct Transports {
+    opened: Vec<Result<Arc<dyn PeerTransport>, String>>,
+    choices: Mutex<BTreeMap<Arc<str>, PeerChoice>>,
+}
+
+impl Transports {
+    /// Opens the transports that the configuration allows.
+    pub(super) fn open(place: &TransportConfig, inbox: &Arc<dyn Inbox>) -> Self {
+        let chosen = &*place.transport;
+        let open = |row: &TransportRow| match row.carrier {
+            Carrier::Connection => Err("it is the last one".into()),
+            Carrier::Offered { .. } if ![AUTO, row.name].contains(&chosen) => {
+                Err(format!("transport={chosen}"))
+            }
+            Carrier::Offered { open, .. } => open(place, inbox),
+        };
+        Self { opened: TABLE.iter().map(open).collect(), choices: Mutex::default() }
+    }
+
+    fn used(&self) -> impl Iterator<Item = &Arc<dyn PeerTransport>> {
+        self.opened.iter().flatten()
+    }
+
+    /// Takes an offer of a peer. `from` is as in [`Inbox::arrived`].
+    pub(super) fn accept(&self, kind: u16, from: &str, offer: &[u8]) {
+        let row = TABLE.iter().position(|row| offers(row) == Some(kind));
+        if let Some(Ok(transport)) = row.and_then(|row| self.opened.get(row)) {
+            transport.accept(from, offer);
+        }
+    }
+
+    /// The last connection with a process has ended. False if no transport reports that.
+    pub(super) fn end(&self, address: &str) -> bool {
+        self.choices.lock().remove(address);
+        self.used().fold(false, |reports, transport| transport.end(address, !reports) || reports)
+    }
+
+    pub(super) fn finish(&self) {
+        self.used().for_each(|transport| transport.finish());
+    }
+
+    pub(super) fn close(&self) {
+        self.used().for_each(|transport| transport.close());
+    }
+
+    /// What this process uses for each peer with which it has a connection.
+    pub(super) fn choices(&self) -> BTreeMap<Arc<str>, PeerChoice> {
+        self.choices.lock().clone()
+    }
+}
+
+/// The paths of one sender, in the order of the table. Without one that is open, the connection is used.
+pub(super) struct PeerPaths {
+    transports: Arc<Transports>,
+    to: Arc<str>,
+    paths: Vec<RowPath>,
+    /// Rows without a path, and why.
+    refused: Vec<(usize, String)>,
+    used: Option<usize>,
+}
+
+struct RowPath {
+    row: usize,
+    path: Box<dyn PeerPath>,
+}
+
+impl PeerPaths {
+    pub(super) fn new(transports: &Arc<Transports>, to: &Arc<str>) -> Self {
+        let (transports, to) = (Arc::clone(transports), Arc::clone(to));
+        Self { transports, to, paths: Vec::new(), refused: Vec::new(), used: None }
+    }
+
+    /// Makes the paths for a new connection; none if the peer exchanges few bytes, for this reason.
+    pub(super) fn open(&mut self, few_bytes: Option<&str>) {
+        self.clear();
+        let transports = Arc::clone(&self.transports);
+        for (row, opened) in transports.opened.iter().enumerate() {
+            if matches!(TABLE[row].carrier, Carrier::Connection) {
+                continue;
+            }
+            let path = match (opened, few_bytes) {
+                (Err(reason), _) => Err(reason.clone()),
+                (Ok(_), Some(reason)) => Err(reason.to_owned()),
+                (Ok(transport), None) => transport.path(&self.to),
+            };
+            match path {
+                Ok(path) => self.paths.push(RowPath { row, path }),
+                Err(reason) => self.refused.push((row, reason)),
+            }
+        }
+        self.report();
+    }
+
+    /// Drops all paths, with the connection to which they belong.
+    pub(super) fn clear(&mut self) {
+        if !self.paths.is_empty() || !self.refused.is_empty() {
+            (self.paths, self.refused, self.used) = (Vec::new(), Vec::new(), None);
+        }
+    }
+
+    /// Gives the offers that are due, with their kinds, to `send`.
+    pub(super) fn offer(
+        &mut self,
+        mut send: impl FnMut(u16, &[u8]) -> io::Result<()>,
+    ) -> io::Result<()> {
+        for RowPath { row, path } in &mut self.paths {
+            if let (Some(kind), Some(offer)) = (offers(&TABLE[*row]), path.offer()) {
+                send(kind, &offer)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Finds the path to use: the first one that is open.
+    fn look(&mut self) -> Option<&mut RowPath> {
+        let (mut used, mut at, mut is_changed) = (None, 0, false);
+        while used.is_none() && at < self.paths.len() {
+            match self.paths[at].path.state() {
+                PathState::Open => used = Some(at),
+                PathState::Pending => at += 1,
+                PathState::Broken(reason) => {
+                    let row = self.paths.remove(at).row;
+                    log(Level::Debug, || format!("{}: no {}: {reason}", self.to, TABLE[row].name));
+                    self.refused.push((row, reason.into()));
+                    is_changed = true;
+                }
+            }
+        }
+        let row = used.map(|used| self.paths[used].row);
+        if is_changed || row != self.used {
+            self.used = row;
+            self.report();
+        }
+        self.paths.get_mut(used?)
+    }
+
+    /// Tells what is used for this peer, and why not what is preferred.
+    fn report(&self) {
+        let used = self.used.unwrap_or(TABLE.len() - 1);
+        let name = |row: usize| TABLE[row].name;
+        let preferred = |row: usize| row < used;
+        let refused = self.refused.iter().filter(|(row, _)| preferred(*row));
+        let mut others: Vec<_> = refused.map(|(row, why)| (*row, why.clone())).collect();
+        let pending = self.paths.iter().filter(|path| preferred(path.row));
+        others.extend(pending.map(|path| (path.row, "the peer has not accepted it".into())));
+        others.sort();
+        let others = others.into_iter().map(|(row, why)| (name(row), why)).collect();
+        let choice = PeerChoice { transport: name(used), others };
+        self.transports.choices.lock().insert(Arc::clone(&self.to), choice);
+    }
+
+    /// Whether a path would take this many bytes now.
+    pub(super) fn has_room(&mut self, len: usize) -> bool {
+        self.look().is_some_and(|it| it.path.has_room(len))
+    }
+
+    /// A buffer of the path that is used, if there is one, and it has room.
+    pub(super) fn parcel(&mut self, room: usize, lent: usize) -> Option<SendBuffer> {
+        let RowPath { row, path } = self.look()?;
+        let mut parcel = path.parcel(room, lent)?;
+        parcel.row = Some(*row);
+        Some(parcel)
+    }
+
+    /// Sends a buffer of the path of a row.
+    pub(super) fn send(&mut self, row: usize, parcel: SendBuffer) {
+        if let Some(it) = self.paths.iter_mut().find(|it| it.row == row) {
+            it.path.send(parcel);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+
+    #[test]
+    fn the_connection_is_the_last_transport_and_the_option_names_all_of_them() {
+        let is_connection = |row: &TransportRow| matches!(row.carrier, Carrier::Connection);
+        assert_eq!(TABLE.iter().position(is_connection), Some(TABLE.len() - 1));
+        let mut kinds: Vec<_> = TABLE.iter().filter_map(offers).collect();
+        kinds.sort_unstable();
+        kinds.dedup();
+        assert_eq!(kinds.len(), TABLE.len() - 1, "each has a kind of its own");
+        assert!(!is_offer(0), "frames");
+        let mut config = Config::new();
+        for name in TABLE.iter().map(|row| row.name).filter(|name| *name != memory::ROW.name) {
+            config.set("transport", name).unwrap();
+        }
+    }
+}
