@@ -44,6 +44,8 @@ use OptionForm::{Devices, Number, OneOf, Rounds, Secret, Text, YesNo};
 const MS: OptionForm = Number { least: 1, most: 31_536_000_000 };
 const COUNT: OptionForm = Number { least: 1, most: 65_536 };
 const BYTES: OptionForm = Number { least: 4_096, most: 1 << 40 };
+/// A slice travels in one message, of at most 1 GiB.
+const SLICE_BYTES: OptionForm = Number { least: 4_096, most: 1 << 30 };
 
 /// Every option of every store type, so that one source serves them all.
 const OPTIONS: &[(&str, OptionForm)] = &[
@@ -71,7 +73,7 @@ const OPTIONS: &[(&str, OptionForm)] = &[
     ("peer_timeout_ms", MS),
     ("max_rounds_ahead", COUNT),
     ("staleness", Number { least: 0, most: i64::MAX }),
-    ("slice_bytes", BYTES),
+    ("slice_bytes", SLICE_BYTES),
     ("hold_bytes", BYTES),
     ("on_worker_loss", OneOf(&["fail", "continue"])),
     ("server_updater", YesNo),

@@ -7,6 +7,7 @@ mod inputs;
 #[cfg(test)]
 mod long_lists;
 mod lookup;
+mod message_limit;
 mod rows;
 mod submit;
 
@@ -36,13 +37,14 @@ use crate::role::Role;
 use crate::runtime::{Bytes, Driver, member};
 use crate::search;
 use crate::sys::sync::Mutex;
-use crate::tensor::Buffer;
+use crate::tensor::{Buffer, DType};
 use crate::transport;
 use call::PendingCall;
 use collective::Collective;
 use completions::CompletionTable;
 use kvstore_protocol::{Failure, Machine as _, Node, NodeStart, OpId, Placement, Reason, Time};
 use lookup::{StoreKeyNames, spec_of};
+use message_limit::MessageLimit;
 use submit::AT_ONCE;
 
 pub(crate) type WorkerMachine = kvstore_protocol::Worker<Bytes>;
@@ -54,6 +56,7 @@ pub(crate) struct WorkerStore {
     driver: Arc<Driver<CompletionTable>>,
     rank: u32,
     workers: u32,
+    slice_bytes: u64,
     server_updater: bool,
     /// A read-only worker (also called: reader): it only pulls, and no round waits for it.
     reads_only: bool,
@@ -112,6 +115,7 @@ impl WorkerStore {
                 local: Arc::clone(local),
                 rank: me.rank,
                 workers: job.workers,
+                slice_bytes: job.slice_bytes,
                 server_updater: job.server_updater,
                 reads_only,
                 found: Mutex::default(),
@@ -219,6 +223,7 @@ impl WorkerStore {
     fn create(&self, call: &'static str, values: &Pairs<'_>) -> Result<()> {
         self.check_writes(call)?;
         let local = &self.local;
+        self.check_messages(call, *self.whole.lock(), &local.handling.read(), values.sizes())?;
         let adopted = self.let_go_of_found(values.keys)?;
         let made = local.keys.make(&local.keys.scene(call), values);
         let fresh = made.and_then(|fresh| {
@@ -245,6 +250,27 @@ impl WorkerStore {
             known.iter().filter_map(|key| self.local.keys.table.get(*key)).collect();
         self.local.keys.table.remove(&slots, || Ok(()))?;
         Ok(slots)
+    }
+
+    /// Checks that slices of keys fit in messages.
+    fn check_messages(
+        &self,
+        call: &str,
+        whole: bool,
+        handling: &Handling,
+        mut keys: impl Iterator<Item = (Key, DType, usize)>,
+    ) -> Result<()> {
+        let limit = MessageLimit { call, slice_bytes: self.slice_bytes, whole, handling };
+        keys.try_for_each(|(key, dtype, count)| {
+            limit.check(&|| self.local.keys.names.label(key), dtype, count)
+        })
+    }
+
+    /// As `check_messages`, for all keys of the table under other settings.
+    fn check_messages_of(&self, call: &str, after: &Handling) -> Result<()> {
+        let slots = self.local.keys.table.slots();
+        let sizes = slots.iter().map(|slot| (slot.key, slot.dtype, slot.count));
+        self.check_messages(call, after.merger.measures_whole_keys(), after, sizes)
     }
 
     /// Requests the initialisation of keys, and waits for it.
@@ -341,6 +367,7 @@ impl WorkerStore {
             change.apply(&self.local.handling.read().clone()).map_err(|error| error.at(call))?;
         let slots = self.local.keys.table.slots();
         self.local.check_keys(call, &after, &slots)?;
+        self.check_messages_of(call, &after)?;
         let fields = change.encode();
         self.collective(call, fields.clone(), |collective| {
             self.change_together(change, fields, after, collective)

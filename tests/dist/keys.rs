@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use kvstore::ErrorKind::{DtypeMismatch, KeyExists, KeyNotFound, ShapeMismatch};
+use kvstore::ErrorKind::{DtypeMismatch, InvalidArgument, KeyExists, KeyNotFound, ShapeMismatch};
 use kvstore::{DType, Key, Store};
 
 use super::job::{Job, failure};
@@ -139,5 +139,27 @@ fn a_removal_waits_for_all_workers() {
             assert!(text.contains("waiting for worker 1"), "{text}");
         }
         store.barrier(LIMIT).unwrap();
+    });
+}
+
+/// A message of a connection has at most 1 GiB: a larger slice would never arrive.
+#[test]
+fn a_key_whose_slices_do_not_fit_in_a_message_is_refused_at_once() {
+    // No element is read, so that the value takes no memory.
+    let large = || vec![0.0f32; 1 << 28];
+    Job::new(1, 1).with("slice_bytes", 1u64 << 30).run(move |store, _| {
+        let began = Instant::now();
+        let text = failure(store.init(3u64, &large()), InvalidArgument);
+        assert!(text.starts_with("init: key 3 has 1073741824 bytes"), "{text}");
+        assert!(text.contains("set slice_bytes, which is 1073741824, to less"), "{text}");
+        store.init(3u64, &[1.0f32; 4]).unwrap();
+        assert!(began.elapsed() < LIMIT);
+    });
+    Job::new(1, 1).run(move |store, _| {
+        let name = store.intern("embedding").unwrap();
+        store.set_optimizer("lamb", "").unwrap();
+        let text = failure(store.init(name, &large()), InvalidArgument);
+        assert!(text.contains("\"embedding\" has 1073741824 bytes"), "{text}");
+        assert!(text.contains("split it into smaller keys"), "{text}");
     });
 }

@@ -24,8 +24,8 @@ use crate::key::{Key, KeyNames};
 use crate::local::call::DataCall;
 use crate::search;
 use crate::tensor::{
-    CallTensors, Lent, Memory, OverlapTensor, Overlaps, Place, Position, RawTensors, Stop, Tensor,
-    TensorMut, TensorSpec, TimeLimit,
+    CallTensors, DType, Lent, Memory, OverlapTensor, Overlaps, Place, Position, RawTensors, Stop,
+    Tensor, TensorMut, TensorSpec, TimeLimit,
 };
 
 /// The tensors of a call.
@@ -47,15 +47,21 @@ pub(crate) struct Pairs<'a> {
 impl<'a> Pairs<'a> {
     pub(crate) const NONE: Pairs<'static> = Pairs { keys: &[], tensors: Tensors::Values(&[]) };
 
-    /// Bytes of all tensors that are valid.
-    pub(crate) fn bytes(&self) -> usize {
+    /// Key, dtype and number of elements of all tensors that are valid.
+    pub(crate) fn sizes(&self) -> impl Iterator<Item = (Key, DType, usize)> {
         let tensor = |index: usize| match self.tensors {
             Tensors::Values(tensors) => Some(tensors[index]),
             Tensors::Outs(tensors) => Some(*tensors[index].as_tensor()),
             Tensors::Raw(tensors) => tensors.get(index).ok(),
         };
-        let tensors = (0..self.keys.len()).filter_map(tensor);
-        tensors.map(|tensor| tensor.count() * tensor.dtype().size()).sum()
+        (0..self.keys.len()).filter_map(move |index| {
+            tensor(index).map(|tensor| (self.keys[index], tensor.dtype(), tensor.count()))
+        })
+    }
+
+    /// Bytes of all tensors that are valid.
+    pub(crate) fn bytes(&self) -> usize {
+        self.sizes().map(|(_, dtype, count)| count * dtype.size()).sum()
     }
 
     /// The data of a tensor if a quick check finds a plain array of a dtype and shape; None if it

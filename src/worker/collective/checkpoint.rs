@@ -100,7 +100,9 @@ impl WorkerStore {
         let known = self.local.keys.table.slots().iter().map(|it| it.key).collect();
         kept.before = Some((known, self.local.handling.read().clone()));
         self.local.load(path, self.workers as usize)?;
-        kept.after = Some(self.local.handling.read().clone());
+        let after = self.local.handling.read().clone();
+        self.check_messages_of("load", &after)?;
+        kept.after = Some(after);
         Ok(())
     }
 
