@@ -3,6 +3,8 @@
 #![allow(unsafe_code, reason = "calls of the system, and instructions without a safe form")]
 
 pub(crate) mod caches;
+#[cfg(feature = "dist")]
+pub(crate) mod descriptors;
 pub(crate) mod spin;
 pub(crate) mod sync;
 

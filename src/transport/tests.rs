@@ -3,7 +3,8 @@
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-use super::{DialPolicy, Inbox, Sender, TransportConfig, open};
+use super::mail::wait_for;
+use super::{DialPolicy, Inbox, SendMode, Sender, TransportConfig, open};
 
 pub(super) fn place(listen: Option<&str>, calls: DialPolicy) -> TransportConfig {
     let listen = listen.map(Into::into);
@@ -106,6 +107,9 @@ fn what_a_parcel_has_borrowed_stands_where_it_was_put() {
         // The receiver maps a ring only after its offer.
         send(&mut *line, &[0]);
         mail.wait(|mail, _| mail.len() == 1);
+        if shm {
+            wait_for(|| (line.room_for(1) == SendMode::Memory).then_some(()));
+        }
         let parts: Vec<Vec<u8>> = [3_u8, 0, 5, 7, 9]
             .map(|seed| (0..251).cycle().skip(seed.into()).take(usize::from(seed) << 15).collect())
             .into();

@@ -2,12 +2,13 @@
 //! connection carries only the offer of that memory. Also called: shared-memory ring buffer, intra-node transport.
 //!
 //! The sender owns a [`segment::Segment`] for each receiver and uses it as a ring, with a queue of the
-//! positions of its pieces. The receiver has a thread for each ring, publishes how far it has read, and
-//! sleeps there until the sender wakes it.
+//! positions of its pieces. The receiver has a thread for each ring, which gets the segment's descriptor from
+//! the sender (`handover`), publishes how far it has read, and sleeps in the segment until the sender wakes it.
 //!
 //! The sender never blocks. While the ring is full, or the receiver cannot map the segment or does not read,
 //! all bytes take the network.
 
+mod handover;
 mod offer;
 mod receiver;
 mod ring;

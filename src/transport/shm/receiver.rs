@@ -1,12 +1,10 @@
 //! Receiver side of shared memory: the rings of all senders.
 
 use std::collections::HashMap;
-use std::io;
 use std::sync::Arc;
 
-use super::offer::SegmentOffer;
+use super::offer::{SegmentOffer, SegmentToken};
 use super::ring::Ring;
-use super::segment::Segment;
 use crate::log::{Level, log};
 use crate::sys::sync::Mutex;
 use crate::transport::reader_end::EndMode;
@@ -22,26 +20,27 @@ pub(in crate::transport) struct ShmReceivers {
     rings: Mutex<Option<RingsByPeer>>,
 }
 
-type RingsByPeer = HashMap<String, (SegmentOffer, Arc<Ring>)>;
+type RingsByPeer = HashMap<String, (SegmentToken, Arc<Ring>)>;
 
 impl ShmReceivers {
     pub(in crate::transport) fn new(inbox: Arc<dyn Inbox>) -> Self {
         Self { inbox, rings: Mutex::new(Some(RingsByPeer::new())) }
     }
 
-    /// Starts to read the segment of a sender, if it can be mapped. `from` is as in [`Inbox::arrived`].
+    /// Starts to read the segment of a sender. A segment that cannot be mapped leaves a ring whose thread has
+    /// ended. `from` is as in [`Inbox::arrived`].
     pub(in crate::transport) fn take(&self, from: &str, offer: &SegmentOffer) {
         let address = who_and_address(from).1;
         let mut rings = self.rings.lock();
         let Some(rings) = &mut *rings else { return };
         match rings.get(address) {
-            Some((known, _)) if known == offer => return,
+            Some((known, _)) if *known == offer.token => return,
             None if rings.len() >= MOST_RINGS => return,
             _ => {}
         }
-        match self.open(from, offer) {
+        match Ring::read(*offer, from, &self.inbox) {
             Ok(ring) => {
-                if let Some((_, former)) = rings.insert(address.into(), (*offer, ring)) {
+                if let Some((_, former)) = rings.insert(address.into(), (offer.token, ring)) {
                     former.end(EndMode::Drained);
                 }
             }
@@ -49,14 +48,6 @@ impl ShmReceivers {
                 log(Level::Debug, || format!("no memory is shared with {from}: {error}"));
             }
         }
-    }
-
-    fn open(&self, from: &str, offer: &SegmentOffer) -> io::Result<Arc<Ring>> {
-        let SegmentOffer { pid, fd, token, size } = *offer;
-        let size = usize::try_from(size).map_err(io::Error::other)?;
-        let ring = Arc::new(Ring::new(Segment::open(pid, fd, size, token)?, from));
-        ring.serve(&self.inbox)?;
-        Ok(ring)
     }
 
     /// A sender has ended: with `reports`, the ring's thread reports it as down, after all that was sent. False

@@ -1,11 +1,15 @@
 //! Receiver side of one ring, and its thread.
 
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use super::handover;
+use super::offer::SegmentOffer;
 use super::segment::{QUEUE, Segment, taken};
 use crate::log::{Level, log};
+use crate::sys::sync::Mutex;
 use crate::transport::adaptive_wait::AdaptiveWait;
 use crate::transport::reader_end::{EndMode, ReaderEnd};
 use crate::transport::{Inbox, who_and_address};
@@ -15,7 +19,8 @@ const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// Memory of a sender, read by a thread until it is signalled to end.
 pub(super) struct Ring {
-    segment: Segment,
+    /// None before the thread has mapped it.
+    segment: Mutex<Option<Arc<Segment>>>,
     /// The sender, as in [`Inbox::arrived`].
     from: String,
     ending: ReaderEnd,
@@ -25,46 +30,69 @@ pub(super) struct Ring {
 struct BadRing;
 
 impl Ring {
-    pub(super) fn new(segment: Segment, from: &str) -> Self {
-        Self { segment, from: from.into(), ending: ReaderEnd::default() }
+    /// Starts a thread that maps an offered segment, and reads it.
+    pub(super) fn read(
+        offer: SegmentOffer,
+        from: &str,
+        inbox: &Arc<dyn Inbox>,
+    ) -> io::Result<Arc<Self>> {
+        let (segment, ending) = (Mutex::default(), ReaderEnd::default());
+        let ring = Arc::new(Self { segment, from: from.into(), ending });
+        let (reader, inbox) = (Arc::clone(&ring), Arc::clone(inbox));
+        let thread = std::thread::Builder::new().name("kvstore-ring".into());
+        let read = move || reader.run(&offer, &*inbox);
+        crate::pool::without_signals(|| thread.spawn(read))?;
+        Ok(ring)
     }
 
     /// Signals its thread to end; false if it had ended before, so that the signal has no effect.
     pub(super) fn end(&self, how: EndMode) -> bool {
         let is_heard = self.ending.tell(how);
-        self.segment.wake();
+        // A thread that maps the segment later finds the signal.
+        if let Some(segment) = &*self.segment.lock() {
+            segment.wake();
+        }
         is_heard
     }
 
-    /// Starts the thread that reads the ring.
-    pub(super) fn serve(self: &Arc<Self>, inbox: &Arc<dyn Inbox>) -> std::io::Result<()> {
-        let (ring, inbox) = (Arc::clone(self), Arc::clone(inbox));
-        let thread = std::thread::Builder::new().name("kvstore-ring".into());
-        let read = move || {
-            ring.read_all(&*inbox);
-            ring.segment.taken().store(taken::NO_MORE, Ordering::Release);
-            if ring.ending.end() {
-                inbox.down(who_and_address(&ring.from).1);
+    /// The thread.
+    fn run(&self, offer: &SegmentOffer, inbox: &dyn Inbox) {
+        match self.map(offer) {
+            Ok(segment) => {
+                self.read_all(&segment, inbox);
+                segment.taken().store(taken::NO_MORE, Ordering::Release);
             }
-        };
-        crate::pool::without_signals(|| thread.spawn(read)).map(drop)
+            Err(error) => {
+                log(Level::Debug, || format!("no memory is shared with {}: {error}", self.from));
+            }
+        }
+        if self.ending.end() {
+            inbox.down(who_and_address(&self.from).1);
+        }
+    }
+
+    fn map(&self, offer: &SegmentOffer) -> io::Result<Arc<Segment>> {
+        let size = usize::try_from(offer.size).map_err(io::Error::other)?;
+        let segment = Arc::new(Segment::open(handover::get(offer)?, size)?);
+        *self.segment.lock() = Some(Arc::clone(&segment));
+        Ok(segment)
     }
 
     /// Delivers pieces to the inbox, until the end.
-    fn read_all(&self, inbox: &dyn Inbox) {
+    fn read_all(&self, segment: &Segment, inbox: &dyn Inbox) {
         // Pieces before this point were written for an earlier receiver.
-        let mut read = self.segment.head().load(Ordering::Acquire);
-        self.segment.tail().store(read, Ordering::Release);
-        self.segment.taken().store(taken::YES, Ordering::Release);
+        let mut read = segment.head().load(Ordering::Acquire);
+        segment.tail().store(read, Ordering::Release);
+        segment.taken().store(taken::YES, Ordering::Release);
         let mut lookout = AdaptiveWait::new();
         while !self.ending.is_to(EndMode::Closed) {
-            match self.next(read) {
+            match next(segment, read) {
                 Ok(Some((at, len))) => {
                     read += 1;
-                    self.hand_on(inbox, at, len, read);
+                    self.hand_on(segment, inbox, (at, len), read);
                 }
                 Ok(None) if self.ending.is_to(EndMode::Drained) => return,
-                Ok(None) => self.wait(read, &mut lookout),
+                Ok(None) => self.wait(segment, read, &mut lookout),
                 Err(BadRing) => {
                     let from = &self.from;
                     return log(Level::Warn, || format!("{from}: memory that makes no sense"));
@@ -74,35 +102,18 @@ impl Ring {
     }
 
     /// Waits until there is an unread piece, or the thread is signalled to end.
-    fn wait(&self, read: u64, lookout: &mut AdaptiveWait) {
+    fn wait(&self, segment: &Segment, read: u64, lookout: &mut AdaptiveWait) {
         // Relaxed: only a hint; `next` reads `head` again with Acquire.
-        let is_there = || self.segment.head().load(Ordering::Relaxed) != read;
+        let is_there = || segment.head().load(Ordering::Relaxed) != read;
         let is_over = || self.ending.is_to(EndMode::Drained);
-        let sleep = || self.segment.sleep(read, LOOK_AGAIN, is_over);
+        let sleep = || segment.sleep(read, LOOK_AGAIN, is_over);
         lookout.wait(|| is_there().then_some(()), sleep);
     }
 
-    /// Offset and length of the next unread piece; None without one.
-    fn next(&self, read: u64) -> Result<Option<(usize, usize)>, BadRing> {
-        // Acquire: the sender writes a piece before it publishes `head`.
-        let head = self.segment.head().load(Ordering::Acquire);
-        let unread = head.checked_sub(read).filter(|unread| *unread <= QUEUE as u64);
-        if unread.ok_or(BadRing)? == 0 {
-            return Ok(None);
-        }
-        let entry = self.segment.entry(read);
-        let number = |word: &AtomicU64| usize::try_from(word.load(Ordering::Relaxed)).ok();
-        let piece = number(&entry.at).zip(number(&entry.len));
-        let is_inside = |(at, len): &(usize, usize)| {
-            at.checked_add(*len).is_some_and(|end| end <= self.segment.len())
-        };
-        piece.filter(is_inside).map(Some).ok_or(BadRing)
-    }
-
-    fn hand_on(&self, inbox: &dyn Inbox, at: usize, len: usize, read: u64) {
+    fn hand_on(&self, segment: &Segment, inbox: &dyn Inbox, (at, len): (usize, usize), read: u64) {
         // Once the bytes are read, the sender may overwrite them.
-        let give_back = || self.segment.tail().store(read, Ordering::Release);
-        let bytes = std::iter::once(self.segment.bytes(at, len));
+        let give_back = || segment.tail().store(read, Ordering::Release);
+        let bytes = std::iter::once(segment.bytes(at, len));
         let behind = std::iter::from_fn(|| {
             give_back();
             None
@@ -110,4 +121,20 @@ impl Ring {
         inbox.arrived(&self.from, len, &mut bytes.chain(behind));
         give_back();
     }
+}
+
+/// Offset and length of the next unread piece; None without one.
+fn next(segment: &Segment, read: u64) -> Result<Option<(usize, usize)>, BadRing> {
+    // Acquire: the sender writes a piece before it publishes `head`.
+    let head = segment.head().load(Ordering::Acquire);
+    let unread = head.checked_sub(read).filter(|unread| *unread <= QUEUE as u64);
+    if unread.ok_or(BadRing)? == 0 {
+        return Ok(None);
+    }
+    let entry = segment.entry(read);
+    let number = |word: &AtomicU64| usize::try_from(word.load(Ordering::Relaxed)).ok();
+    let piece = number(&entry.at).zip(number(&entry.len));
+    let is_inside =
+        |(at, len): &(usize, usize)| at.checked_add(*len).is_some_and(|end| end <= segment.len());
+    piece.filter(is_inside).map(Some).ok_or(BadRing)
 }

@@ -2,16 +2,14 @@
 //! it after its last process has ended, in whatever manner.
 #![allow(unsafe_code, reason = "calls of the system, and memory that two processes share")]
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 const NAME: &std::ffi::CStr = c"kvstore";
-const LINK: &str = "/memfd:kvstore";
 /// Seals that fix the file's size: a process cannot make its peer read beyond the end.
 const SEALS: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
 /// Size of the control words in front of the data, in bytes.
@@ -21,20 +19,17 @@ pub(super) const QUEUE: usize = 256;
 /// Maximum size of a segment in bytes; a sender of this library creates no larger one.
 const MOST: usize = 64 << 20;
 
-/// Random identifier of a segment, so that no other file is taken for it.
-pub(super) type SegmentToken = [u64; 2];
-
 pub(super) struct Segment {
     front: NonNull<SegmentHeader>,
     /// Size of the data behind the control words, in bytes.
     bytes: usize,
-    file: OwnedFd,
+    /// The file, for other processes; a process that has only mapped it needs none.
+    file: Option<OwnedFd>,
 }
 
 /// Control words of sender and receiver, each on a cache line of its own.
 #[repr(C)]
 struct SegmentHeader {
-    token: [AtomicU64; 2],
     /// Number of pieces written; stored by the sender.
     head: CacheLine,
     /// Number of pieces read; stored by the receiver.
@@ -83,7 +78,7 @@ unsafe impl Sync for Segment {}
 
 impl Segment {
     /// Creates a segment for this many bytes, of which none takes memory before its first use.
-    pub(super) fn create(bytes: usize, token: SegmentToken) -> io::Result<Self> {
+    pub(super) fn create(bytes: usize) -> io::Result<Self> {
         // SAFETY: the name ends in 0.
         let file = unsafe {
             libc::memfd_create(NAME.as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING)
@@ -94,36 +89,27 @@ impl Segment {
         done(unsafe { libc::ftruncate(file.as_raw_fd(), size) })?;
         // SAFETY: an open file that this function owns; the seals are an integer.
         done(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, SEALS) })?;
-        let this = Self::map(file, bytes)?;
-        for (place, word) in this.front().token.iter().zip(token) {
-            place.store(word, Ordering::Relaxed);
-        }
+        let mut this = Self::map(file.as_fd(), bytes)?;
+        this.file = Some(file);
         Ok(this)
     }
 
-    /// Opens the segment of another process, if the file is a segment and has this token.
-    pub(super) fn open(pid: u32, fd: u32, bytes: usize, token: SegmentToken) -> io::Result<Self> {
+    /// Maps the segment of another process, if the file is one of this size.
+    pub(super) fn open(file: OwnedFd, bytes: usize) -> io::Result<Self> {
         let no = |why| io::Error::new(io::ErrorKind::InvalidData, why);
-        let path = format!("/proc/{pid}/fd/{fd}");
-        if !std::fs::read_link(&path)?.as_os_str().to_string_lossy().starts_with(LINK) {
-            return Err(no("it is no segment"));
-        }
-        let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
-        let file = OpenOptions::new().read(true).write(true).custom_flags(flags).open(path)?;
-        // SAFETY: an open file. Only files of this kind have seals at all.
+        let file = File::from(file);
+        // SAFETY: an open file. Only files in memory have seals at all.
         let seals = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) };
         if seals & SEALS != SEALS || seals < 0 {
             return Err(no("it could change its size"));
         }
-        if bytes == 0 || bytes > MOST || File::metadata(&file)?.len() != (FRONT + bytes) as u64 {
+        if bytes == 0 || bytes > MOST || file.metadata()?.len() != (FRONT + bytes) as u64 {
             return Err(no("it has another size"));
         }
-        let this = Self::map(file.into(), bytes)?;
-        let found = this.front().token.each_ref().map(|word| word.load(Ordering::Relaxed));
-        if found == token { Ok(this) } else { Err(no("it is another one")) }
+        Self::map(file.as_fd(), bytes)
     }
 
-    fn map(file: OwnedFd, bytes: usize) -> io::Result<Self> {
+    fn map(file: BorrowedFd<'_>, bytes: usize) -> io::Result<Self> {
         let (access, all) = (libc::PROT_READ | libc::PROT_WRITE, FRONT + bytes);
         // SAFETY: maps new memory at any address, of a file that has this size.
         let start = unsafe {
@@ -133,7 +119,7 @@ impl Segment {
             return Err(io::Error::last_os_error());
         }
         let front = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
-        Ok(Self { front, bytes, file })
+        Ok(Self { front, bytes, file: None })
     }
 
     fn front(&self) -> &SegmentHeader {
@@ -194,8 +180,9 @@ impl Segment {
         self.bytes
     }
 
-    pub(super) fn fd(&self) -> RawFd {
-        self.file.as_raw_fd()
+    /// The file of a segment that this process has created.
+    pub(super) fn file(&self) -> Option<BorrowedFd<'_>> {
+        self.file.as_ref().map(AsFd::as_fd)
     }
 
     /// Bytes that the sender has written, and does not change before the receiver publishes them as read.

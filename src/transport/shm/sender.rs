@@ -2,13 +2,12 @@
 #![allow(unsafe_code, reason = "frees bytes of the ring that the receiver has read")]
 
 use std::collections::VecDeque;
-use std::collections::hash_map::RandomState;
-use std::hash::{BuildHasher, Hasher};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use super::handover;
 use super::offer::SegmentOffer;
 use super::segment::{QUEUE, Segment, WriteRange, taken};
 
@@ -51,13 +50,9 @@ impl RingReservation {
 
 impl ShmSender {
     pub(in crate::transport) fn new() -> io::Result<Self> {
-        // Each `RandomState` has new random keys.
-        let token = [(); 2].map(|()| RandomState::new().build_hasher().finish());
-        let segment = Segment::create(SIZE, token)?;
-        let fd = u32::try_from(segment.fd()).map_err(io::Error::other)?;
-        let (pid, size, now) = (std::process::id(), SIZE as u64, Instant::now());
-        let offer = SegmentOffer { pid, fd, token, size };
-        let segment = Arc::new(segment);
+        let (segment, token) = (Arc::new(Segment::create(SIZE)?), handover::random()?);
+        let socket = handover::open(&segment, token, OFFER)?;
+        let (offer, now) = (SegmentOffer { socket, token, size: SIZE as u64 }, Instant::now());
         Ok(Self { segment, offer, offered: now, read: 0, unread: VecDeque::new(), since: now })
     }
 
@@ -69,10 +64,12 @@ impl ShmSender {
     /// The offer, if it is due again: the receiver that took it reads no more.
     pub(in crate::transport) fn renewed(&mut self) -> Option<SegmentOffer> {
         let is_due = self.is_taken() && self.is_stalled() && self.offered.elapsed() > PATIENCE;
-        is_due.then(|| {
-            self.offered = Instant::now();
-            self.offer
-        })
+        if !is_due {
+            return None;
+        }
+        self.offered = Instant::now();
+        self.offer.socket = handover::open(&self.segment, self.offer.token, OFFER).ok()?;
+        Some(self.offer)
     }
 
     /// Whether no receiver will ever read the ring.
@@ -155,5 +152,10 @@ impl ShmSender {
         entry.len.store(len as u64, Ordering::Relaxed);
         self.unread.push_back(PublishedPiece { start: claim.at, end: claim.at + len });
         self.segment.publish(self.read + self.unread.len() as u64);
+    }
+
+    #[cfg(test)]
+    pub(super) fn segment(&self) -> &Arc<Segment> {
+        &self.segment
     }
 }

@@ -1,10 +1,11 @@
-//! Both sides of a ring in one process: a segment is found through /proc as from another process.
+//! Both sides of a ring in one process: a descriptor is given as to another process.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::segment::{QUEUE, Segment};
-use super::{SegmentOffer, ShmReceivers, ShmSender};
+use super::{SegmentOffer, ShmReceivers, ShmSender, handover};
+use crate::sys::descriptors::send_descriptor;
 use crate::transport::Inbox;
 use crate::transport::mail::{Heard, Mail, content, wait_for};
 
@@ -160,23 +161,97 @@ fn an_offer_of_anything_else_is_refused() {
     let (_, inlets) = inlets();
     let mut outlet = ShmSender::new().unwrap();
     let offer = outlet.offer();
-    let other = std::fs::File::open("/dev/null").unwrap();
-    let fd = u32::try_from(std::os::fd::AsRawFd::as_raw_fd(&other)).unwrap();
+    let changed = |mut bytes: [u8; 16]| {
+        bytes[7] ^= 1;
+        bytes
+    };
     for wrong in [
-        SegmentOffer { fd, ..offer },
-        SegmentOffer { fd: 999_999, ..offer },
-        SegmentOffer { pid: u32::MAX, ..offer },
-        SegmentOffer { size: offer.size * 2, ..offer },
-        SegmentOffer { size: u64::MAX, ..offer },
-        SegmentOffer { size: 0, ..offer },
-        SegmentOffer { token: [offer.token[0], !offer.token[1]], ..offer },
+        SegmentOffer { socket: changed(offer.socket), ..offer },
+        SegmentOffer { token: changed(offer.token), ..offer },
     ] {
-        inlets.take("peer", &wrong);
+        assert!(handover::get(&wrong).is_err());
     }
-    std::thread::sleep(Duration::from_millis(20));
+    // Anything shorter, or longer, is no offer.
+    let bytes = [&offer.encode()[..], &[0]].concat();
+    for len in 0..bytes.len() - 1 {
+        assert!(SegmentOffer::decode(&bytes[..len]).is_none());
+    }
+    assert!(SegmentOffer::decode(&bytes).is_none());
+    assert_eq!(SegmentOffer::decode(&offer.encode()), Some(offer));
+    let file = outlet.segment().file().unwrap().try_clone_to_owned().unwrap();
+    for size in [0, 1, (8 << 20) - 1, (8 << 20) + 1, 64 << 20, 65 << 20, usize::MAX] {
+        assert!(Segment::open(file.try_clone().unwrap(), size).is_err(), "{size} bytes");
+    }
     assert!(outlet.claim(1).is_none(), "none of them counts as an answer");
-    assert!(SegmentOffer::decode(&offer.encode()[1..]).is_none());
-    assert!(SegmentOffer::decode(&[]).is_none());
+    inlets.take("peer", &offer);
+    wait_until(|| outlet.claim(1).is_some());
+}
+
+#[test]
+fn one_process_gets_a_descriptor_and_no_further_one() {
+    let mut outlet = ShmSender::new().unwrap();
+    let offer = outlet.offer();
+    let file = handover::get(&offer).unwrap();
+    assert!(handover::get(&offer).is_err(), "the offer is over");
+    let segment = Segment::open(file, 8 << 20).unwrap();
+    segment.taken().store(1, std::sync::atomic::Ordering::SeqCst);
+    assert!(send(&mut outlet, &[5]));
+    assert_eq!(segment.head().load(std::sync::atomic::Ordering::SeqCst), 1, "the same memory");
+}
+
+#[test]
+fn an_offer_ends_with_its_segment_and_with_its_time() {
+    let outlet = ShmSender::new().unwrap();
+    let offer = outlet.offer();
+    drop(outlet);
+    assert!(handover::get(&offer).is_err());
+    let outlet = ShmSender::new().unwrap();
+    let socket = handover::open(outlet.segment(), [3; 16], Duration::ZERO).unwrap();
+    let late = SegmentOffer { socket, token: [3; 16], size: 8 << 20 };
+    // The thread drops it before it accepts the next connection, or the one after.
+    let _ = handover::get(&SegmentOffer { token: [4; 16], ..late });
+    assert!(handover::get(&late).is_err());
+}
+
+/// A socket that answers a receiver with other files, or in another way, than a sender does.
+#[test]
+fn a_peer_that_gives_something_else_shares_no_memory_and_is_reported_when_it_ends() {
+    let memory = crate::sys::memory_file(&vec![0; 8_192 + 4_096]).unwrap();
+    let null = std::fs::File::open("/dev/null").unwrap();
+    let give: [&dyn Fn(&socket2::Socket); 4] = [
+        &|socket| send_descriptor(socket, &null).unwrap(),
+        // It has the right size, and could change it.
+        &|socket| send_descriptor(socket, &memory).unwrap(),
+        &|socket| _ = socket.send(&[0]).unwrap(),
+        &|_| {},
+    ];
+    for (number, give) in give.into_iter().enumerate() {
+        let (mail, inlets) = inlets();
+        let (socket, listener) = handover::rogue();
+        inlets.take("peer", &SegmentOffer { socket, token: [9; 16], size: 4_096 });
+        let (receiver, _) = listener.accept().unwrap();
+        let mut token = [0; 16];
+        std::io::Read::read_exact(&mut &receiver, &mut token).unwrap();
+        assert_eq!(token, [9; 16]);
+        give(&receiver);
+        drop(receiver);
+        forget(&mail, &inlets, "peer");
+        assert_eq!(mail.wait(1), [Heard::Down("peer".into())], "case {number}");
+    }
+}
+
+#[test]
+fn a_peer_that_gives_nothing_delays_neither_the_caller_nor_its_end() {
+    let (mail, inlets) = inlets();
+    let (socket, listener) = handover::rogue();
+    let began = std::time::Instant::now();
+    inlets.take("peer", &SegmentOffer { socket, token: [9; 16], size: 4_096 });
+    forget(&mail, &inlets, "peer");
+    assert!(began.elapsed() < Duration::from_secs(1), "it waited: {:?}", began.elapsed());
+    let accepted = listener.accept().unwrap();
+    assert_eq!(mail.wait(1), [Heard::Down("peer".into())]);
+    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+    drop(accepted);
 }
 
 #[test]
@@ -192,8 +267,8 @@ fn memory_that_makes_no_sense_is_read_no_further() {
     for (number, wrong) in wrong.into_iter().enumerate() {
         let (mail, inlets) = inlets();
         let mut outlet = taken(&inlets);
-        let SegmentOffer { pid, fd, token, size } = outlet.offer();
-        let segment = Segment::open(pid, fd, usize::try_from(size).unwrap(), token).unwrap();
+        let file = outlet.segment().file().unwrap().try_clone_to_owned().unwrap();
+        let segment = Segment::open(file, 8 << 20).unwrap();
         assert!(send(&mut outlet, &[1]));
         mail.wait(1);
         segment.entry(1).at.store(0, SeqCst);
