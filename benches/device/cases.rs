@@ -142,17 +142,25 @@ fn staging(scale: usize) {
     let host = words.as_ptr().expose_provenance() as u64;
     let tensor = Tensor::at(host, CPU, DType::F32, &[count as i64]);
     let staged = Staged::new(bytes);
-    let subjects: [Subject<'_>; 4] = [
+    let pinned = Tensor::at(staged.host, CPU, DType::F32, &[count as i64]);
+    let subjects: [Subject<'_>; 6] = [
         queued(|| work.store.push_raw(&[0], &[tensor.raw()]).unwrap()),
         queued(|| work.store.pull_raw(&[0], &[tensor.raw()]).unwrap()),
         staged.to_device(),
         staged.to_host(),
+        queued(|| work.store.push_raw(&[0], &[pinned.raw()]).unwrap()),
+        queued(|| work.store.pull_raw(&[0], &[pinned.raw()]).unwrap()),
     ];
     let times = medians(&subjects, TRIES);
     assert_eq!(tensor.data(), host);
     drop(words);
     head(&["64 MB of host memory", "median", "GB/s", "pinned copy, GB/s", "to limit"]);
-    for (name, ours, limit) in [("push", times[0], times[2]), ("pull", times[1], times[3])] {
+    for (name, ours, limit) in [
+        ("push", times[0], times[2]),
+        ("pull", times[1], times[3]),
+        ("push, pinned", times[4], times[2]),
+        ("pull, pinned", times[5], times[3]),
+    ] {
         let rate = |seconds: f64| format!("{:.1}", bytes as f64 / seconds / 1e9);
         let ratio = format!("{:.2}", limit / ours);
         row(&[name, &milliseconds(ours), &rate(ours), &rate(limit), &ratio]);

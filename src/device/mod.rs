@@ -35,7 +35,7 @@ pub use report::{GpuProbe, GpuReport, GpuState, examine_gpus};
 pub(crate) use reuse::Spares;
 pub(crate) use reuse::scratch::ScratchBlock;
 pub(crate) use stream::Stream;
-pub(crate) use transfer::{Downloads, Room, Uploads, Wait, piece_bytes, takes_waits};
+pub(crate) use transfer::{DirectCopies, Downloads, Room, Uploads, Wait, piece_bytes, takes_waits};
 
 use crate::config::CudaChoice;
 use crate::error::{Result, fail};

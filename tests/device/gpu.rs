@@ -234,7 +234,6 @@ pub fn memory(bytes: usize) -> u64 {
 }
 
 /// Pinned host memory, set to 1.
-#[allow(dead_code, reason = "benchmarks use it")]
 pub fn pinned(bytes: usize) -> u64 {
     let address = made(|address| allocate_pinned(address, bytes, 0));
     let start = std::ptr::with_exposed_provenance_mut::<u8>(address as usize);

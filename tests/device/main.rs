@@ -15,6 +15,7 @@ mod array;
 mod bits;
 mod counters;
 mod dense;
+mod direct;
 mod faults;
 mod gpu;
 mod homes;

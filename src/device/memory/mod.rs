@@ -96,6 +96,46 @@ fn no_memory(device: &Device, bytes: usize) -> Error {
     )
 }
 
+/// An array in pinned memory of the caller's, which is lent until a copy of it has run.
+#[derive(Clone, Copy)]
+pub(super) struct LentArray {
+    start: *mut u8,
+    bytes: usize,
+}
+
+// SAFETY: a pointer with a length; who makes one orders the uses of the memory.
+unsafe impl Send for LentArray {}
+
+impl LentArray {
+    /// The first bytes of a plain array, if the driver knows them as pinned. The caller keeps them lent to
+    /// copies until those have run.
+    pub(super) fn find(device: &Device, from: &Lent, bytes: usize) -> Option<Self> {
+        const HOST: u32 = 1;
+        let start = from.data().cast::<u8>();
+        let found = device.driver.pointer(start.addr() as u64).ok()?;
+        let last = found.start.saturating_add(found.bytes as u64);
+        let is_pinned = found.kind == HOST && !found.is_managed;
+        let is_whole = found.start <= start.addr() as u64 && (start.addr() + bytes) as u64 <= last;
+        (is_pinned && is_whole).then_some(Self { start, bytes })
+    }
+
+    /// Queues a copy of it to a device.
+    pub(super) fn upload(&self, device: &Device, to: u64, stream: &Stream) -> Result<()> {
+        let Self { start, bytes } = *self;
+        // SAFETY: so many bytes are there, and lent until the copy has run.
+        let outcome = unsafe { device.driver.copy_from_host(to, start, bytes, stream.handle()) };
+        device.result("cuMemcpyHtoDAsync", device.counters.to_device.note(outcome, bytes))
+    }
+
+    /// Queues a copy from a device to it.
+    pub(super) fn download(&self, device: &Device, from: u64, stream: &Stream) -> Result<()> {
+        let Self { start, bytes } = *self;
+        // SAFETY: so many bytes are there, and lent until the copy has run.
+        let outcome = unsafe { device.driver.copy_to_host(start, from, bytes, stream.handle()) };
+        device.result("cuMemcpyDtoHAsync", device.counters.to_host.note(outcome, bytes))
+    }
+}
+
 /// A block of pinned host memory, which lives until [`Pinned::free`].
 pub(super) struct Pinned {
     start: *mut u8,

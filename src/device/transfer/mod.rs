@@ -1,12 +1,15 @@
 //! Copies between host memory and a device, in pieces that go through a few pinned blocks: while the
-//! copies of some pieces run, the host fills or reads another one. Also called: multiple buffering.
+//! copies of some pieces run, the host fills or reads another one. Also called: multiple buffering. Large
+//! arrays in pinned memory of the caller's are copied as they are.
 
+mod direct;
 mod downloads;
 mod uploads;
 
 use std::env;
 use std::sync::OnceLock;
 
+pub(crate) use direct::DirectCopies;
 pub(crate) use downloads::Downloads;
 pub(crate) use uploads::{Room, Uploads};
 

@@ -88,6 +88,7 @@ impl Applier {
         tally: &mut CallTally,
     ) -> Result<()> {
         let mut staging = self.staging(work);
+        staging.lends = true;
         let KeyLists { mut before, mut copies } = Spares::take(&LISTS);
         before.extend(locked.iter().map(|value| Before::of(value)));
         let queued = self.add_keys(work, groups, outs, &mut locked, &mut staging, &mut copies);
@@ -112,6 +113,15 @@ impl Applier {
         }
         let filled = self.fill_host_outs(work, groups, outs, &mut staging, &copies, &mut locked);
         unlock_behind(work.queue, &copies, &mut locked);
+        // A ticket is done behind them.
+        let is_lent = staging.has_lent() && !work.queue.has_ticket();
+        let rest = if groups[0].values.is_empty() {
+            "outs are undefined, and the GPU writes them when it comes to it"
+        } else {
+            "it is applied when the GPU comes to it, which uses the tensors until then"
+        };
+        let returned = || if is_lent { self.wait_for(work, first, &mark, rest) } else { Ok(()) };
+        let filled = filled.and_then(|()| returned());
         before.clear();
         copies.clear();
         Spares::put(&LISTS, KeyLists { before, copies });
@@ -149,9 +159,11 @@ impl Applier {
             };
             let mut add = || -> Result<()> {
                 self.add_key(work, &push, value, staging)?;
-                let is_host = |out: &&PlannedOut| out.lent.memory() == Memory::Host;
-                if outs.iter().filter(|out| !out.shadowed).any(|out| is_host(&out)) {
-                    let stored = value.device.as_ref().expect(EMPTY).value();
+                let is_host =
+                    |out: &&PlannedOut| !out.shadowed && out.lent.memory() == Memory::Host;
+                let here = outs.iter().filter(is_host).map(|out| &out.lent);
+                let stored = value.device.as_ref().expect(EMPTY).value();
+                if here.clone().next().is_some() && !staging.download_there(slot, stored, here) {
                     copies.push((index, staging.download(stored, slot.bytes())));
                 }
                 Ok(())

@@ -6,7 +6,7 @@ use super::peers::PeerStaging;
 use super::spans::CallSpans;
 use super::too_late;
 use crate::device::{
-    CallQueue, Downloads, JobList, KernelName, Mark, Room, Spares, Stage, Uploads,
+    CallQueue, DirectCopies, Downloads, JobList, KernelName, Mark, Room, Spares, Stage, Uploads,
 };
 use crate::device::{Wait, piece_bytes};
 use crate::error::{Result, fail};
@@ -30,6 +30,8 @@ pub(super) struct Staging<'a> {
     pub(super) rest: &'static str,
     /// Whether the device may use the memory for this call, behind no mark yet.
     is_running: bool,
+    /// Whether copies may use pinned memory of the caller's: then the call waits for them.
+    pub(super) lends: bool,
 }
 
 /// Room in host memory for an array that is to be uploaded: in a piece, or of its own.
@@ -45,6 +47,7 @@ struct StagedLists {
     memory: CallSpans,
     uploads: Uploads,
     downloads: Downloads,
+    direct: DirectCopies,
 }
 
 thread_local! {
@@ -66,6 +69,7 @@ impl Drop for Staging<'_> {
         lists.memory.clear();
         lists.uploads.clear();
         lists.downloads.clear();
+        lists.direct.clear();
         Spares::put(&LISTS, lists);
     }
 }
@@ -86,6 +90,7 @@ impl<'a> Staging<'a> {
             limits,
             rest: "it and keys after it are unchanged",
             is_running: false,
+            lends: false,
         }
     }
 
@@ -192,6 +197,26 @@ impl<'a> Staging<'a> {
         }
     }
 
+    /// Adds the copies of a key's value to all of its outs in host memory, if they are large and in pinned
+    /// memory; false if they have to be fetched.
+    pub(super) fn download_there<'b>(
+        &mut self,
+        slot: &Slot,
+        address: u64,
+        outs: impl Iterator<Item = &'b Lent> + Clone,
+    ) -> bool {
+        let mut all = outs.clone();
+        let (device, direct) = (self.queue.device, &mut self.lists.direct);
+        self.lends
+            && all.all(|out| out.is_plain(slot.dtype))
+            && direct.add_downloads(device, address, slot.bytes(), outs)
+    }
+
+    /// Whether the call has to wait for copies that use memory of the caller's.
+    pub(super) fn has_lent(&self) -> bool {
+        !self.lists.direct.is_empty()
+    }
+
     /// Adds the download of an array; returns its number. They are fetched in this order.
     pub(super) fn download(&mut self, address: u64, bytes: usize) -> usize {
         self.lists.downloads.add(address, bytes)
@@ -250,8 +275,11 @@ impl<'a> Staging<'a> {
         if value.memory() == Memory::Host {
             let address = self.span(bytes)?;
             if bytes > piece_bytes() && value.is_plain(slot.dtype) {
-                let from = Lent::plain(value.data(), DType::U8).array();
-                self.upload(from, bytes, &[address])?;
+                let (device, direct) = (self.queue.device, &mut self.lists.direct);
+                if !(self.lends && direct.add_upload(device, value, bytes, address)) {
+                    let from = Lent::plain(value.data(), DType::U8).array();
+                    self.upload(from, bytes, &[address])?;
+                }
                 return Ok(address);
             }
             let (room, team) = (self.host_room(bytes)?, self.team);
@@ -298,9 +326,9 @@ impl<'a> Staging<'a> {
 
     /// Whether there is nothing to queue.
     pub(super) fn is_empty(&self) -> bool {
-        let StagedLists { uploads, downloads, .. } = &self.lists;
-        let no_copies = uploads.is_empty() && !uploads.has_begun() && downloads.is_empty();
-        no_copies && self.jobs.is_empty() && self.peers.is_empty()
+        let StagedLists { uploads, downloads, direct, .. } = &self.lists;
+        let no_pieces = uploads.is_empty() && !uploads.has_begun() && downloads.is_empty();
+        no_pieces && direct.is_empty() && self.jobs.is_empty() && self.peers.is_empty()
     }
 
     /// Takes all memory and loads all kernels, so that queueing fails with the device only. No job
@@ -319,11 +347,13 @@ impl<'a> Staging<'a> {
         let CallQueue { device, stream, .. } = self.queue;
         self.is_running = true;
         self.peers.iter_mut().try_for_each(|peer| peer.begin(stream))?;
-        let StagedLists { memory, uploads, downloads } = &mut self.lists;
+        let StagedLists { memory, uploads, downloads, direct } = &mut self.lists;
         uploads.queue(self.queue)?;
+        direct.queue_uploads(device, stream)?;
         self.peers.iter().try_for_each(|peer| peer.copy_here(self.queue))?;
         self.jobs.queue(device, stream)?;
         downloads.queue(self.queue)?;
+        direct.queue_downloads(device, stream)?;
         self.peers.iter().try_for_each(|peer| peer.copy_there(self.queue))?;
         let mark = Mark::record(device, stream)?;
         if downloads.is_queued() {
