@@ -21,7 +21,7 @@ use crate::metrics::target;
 use crate::optim::Optimizer;
 use crate::runtime::read_all;
 use crate::store::{Store, read_setting};
-use crate::transport::who_and_address;
+use crate::transport::{Piece, who_and_address};
 use kvstore_checksum;
 use kvstore_protocol::testing::parse;
 use kvstore_protocol::{HEADER, VERSION};
@@ -55,7 +55,7 @@ pub fn wire(data: &[u8]) {
 
 fn deliver(data: &[u8]) {
     let piece = usize::from(data.first().copied().unwrap_or(1)) + 1;
-    let _ = read_all(data.len(), &mut data.chunks(piece), &Arc::default());
+    let _ = read_all(data.len(), &mut data.chunks(piece).map(Piece::from), &Arc::default());
 }
 
 /// Texts of options, optimizers, codecs, settings, names, addresses and requests.

@@ -96,7 +96,8 @@ impl WorkerResiduals {
         let mut start = 0;
         while start < slot.count || slices.is_empty() {
             let slice = start..slot.count.min(start + in_slice);
-            let made = blocks.make(codec.bytes(slice.len()), |bytes| {
+            let made = blocks.make(codec.bytes(slice.len()), |room| {
+                let bytes = room.zeroed();
                 encode_slice(codec, team.isa, source, residuals, &slice, bytes, &scratch);
             })?;
             slices.push(Arc::new(made));

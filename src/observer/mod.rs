@@ -22,7 +22,7 @@ use crate::config::{Config, JobConfig};
 use crate::credentials::{Credentials, take_kept};
 use crate::error::{Result, fail};
 use crate::runtime::{BadDelivery, BlockPool, TransportOpener, incarnation, read_all};
-use crate::transport::{self, DialPolicy, Inbox, Sender, Transport, TransportConfig};
+use crate::transport::{self, DialPolicy, Inbox, Piece, Sender, Transport, TransportConfig};
 use kvstore_protocol::{
     BadFrame, HEADER, Header, JobView, Look, MessageKind, NO_RANK, Role, is_echo, write,
 };
@@ -78,7 +78,7 @@ struct ReplyInbox {
 }
 
 impl Inbox for ReplyInbox {
-    fn arrived(&self, _: &str, len: usize, pieces: &mut dyn Iterator<Item = &[u8]>) {
+    fn arrived(&self, _: &str, len: usize, pieces: &mut dyn Iterator<Item = Piece<'_>>) {
         let (messages, broken) = read_all(len, pieces, &self.blocks);
         for message in messages.iter().filter(|message| message.head.kind == MessageKind::Seen) {
             if let Some(seen) = JobView::decode(message.fields()) {
@@ -243,7 +243,7 @@ impl Observer {
             ..Header::default()
         };
         let mut parcel = self.line.parcel(HEADER + fields.len(), 0);
-        parcel.put(|room| write(&head, fields, room));
+        parcel.put(head.len() + fields.len(), |room| _ = write(&head, fields, room));
         self.line.send(parcel, true);
         self.requests
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::Observer;
 use crate::ErrorKind;
-use crate::transport::{Exchange, Inbox, Transport};
+use crate::transport::{Exchange, Inbox, Piece, Transport};
 use kvstore_protocol::testing::encode;
 use kvstore_protocol::{Header, MessageKind};
 
@@ -18,7 +18,7 @@ struct Parrot {
 }
 
 impl Inbox for Parrot {
-    fn arrived(&self, from: &str, _: usize, pieces: &mut dyn Iterator<Item = &[u8]>) {
+    fn arrived(&self, from: &str, _: usize, pieces: &mut dyn Iterator<Item = Piece<'_>>) {
         pieces.for_each(drop);
         let _ = self.asked.try_send(());
         let mut line = self.transport.get().unwrap().line(from);

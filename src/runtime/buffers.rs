@@ -1,11 +1,13 @@
 //! Bytes of values in flight: in pooled blocks, or in memory that a caller has lent (zero copy).
 #![allow(unsafe_code, reason = "memory that callers lend is read here")]
 
+use std::mem::MaybeUninit;
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 use crate::error::Result;
 use crate::sys::sync::Mutex;
 use crate::tensor::Buffer;
+use crate::transport::Unwritten;
 use kvstore_protocol::Data;
 
 /// Sizes of blocks that are pooled, in bytes.
@@ -64,27 +66,26 @@ impl BlockPool {
         }
     }
 
-    /// Makes a block of `len` bytes, all of which `fill` writes.
+    /// Makes a block of `len` bytes. Those that `fill` does not write are zero.
     pub(crate) fn make(
         self: &Arc<Self>,
         len: usize,
-        fill: impl FnOnce(&mut [u8]),
+        fill: impl FnOnce(&mut Unwritten<'_>),
     ) -> Result<Block> {
-        let block = self.wrap(self.take(len)?, len);
-        let start = block.buffer.as_ref().map_or(std::ptr::null_mut(), Buffer::as_ptr);
-        // SAFETY: this many bytes are allocated, without another reference. Only their values are undefined,
-        // and `fill` writes them before any read.
-        fill(unsafe { std::slice::from_raw_parts_mut(start, len) });
-        Ok(block)
+        let buffer = self.take(len)?;
+        let start = buffer.as_ptr().cast::<MaybeUninit<u8>>();
+        // SAFETY: this many bytes are allocated, without another reference.
+        let mut room = Unwritten::new(unsafe { std::slice::from_raw_parts_mut(start, len) });
+        fill(&mut room);
+        room.zeroed();
+        Ok(self.wrap(buffer, len))
     }
 
     /// Makes a block that concatenates parts.
     pub(crate) fn join(self: &Arc<Self>, parts: &[&[u8]]) -> Result<Block> {
-        self.make(parts.iter().map(|part| part.len()).sum(), |mut rest| {
-            for part in parts {
-                let (place, others) = rest.split_at_mut(part.len());
-                place.copy_from_slice(part);
-                rest = others;
+        self.make(parts.iter().map(|part| part.len()).sum(), |room| {
+            for &part in parts {
+                room.put(part.into());
             }
         })
     }
@@ -194,10 +195,11 @@ impl ReceiveTarget {
         Self { start, len, end: Some(Box::new(end)) }
     }
 
-    pub(super) fn bytes(&mut self) -> &mut [u8] {
-        // SAFETY: the promise of `new`. Only their values are undefined, and they are written before any
-        // read.
-        unsafe { std::slice::from_raw_parts_mut(self.start, self.len) }
+    /// The memory, whose content is undefined.
+    pub(super) fn memory(&mut self) -> Unwritten<'_> {
+        let start = self.start.cast::<MaybeUninit<u8>>();
+        // SAFETY: the promise of `new`.
+        Unwritten::new(unsafe { std::slice::from_raw_parts_mut(start, self.len) })
     }
 }
 

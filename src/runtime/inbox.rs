@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::buffers::{BlockPool, Bytes, ReceiveTarget};
+use crate::transport::{Piece, Unwritten};
 use kvstore_protocol::{
     BadFrame, Body, BundleEntry, Data as _, HEADER, Header, Message, MessageKind, PartialFrame,
     VerifiedFrame, read_table,
@@ -30,29 +31,32 @@ const SHORT: BadDelivery = BadDelivery::Bad(BadFrame::Short);
 
 /// A delivery, as one sequence of bytes.
 struct Pieces<'a, 'b> {
-    current: &'a [u8],
-    rest: &'b mut dyn Iterator<Item = &'a [u8]>,
+    current: Piece<'a>,
+    rest: &'b mut dyn Iterator<Item = Piece<'a>>,
     left: usize,
 }
 
 impl Pieces<'_, '_> {
-    /// Fills `out`; returns the CRC32C of its bytes, or None if the delivery is too short.
-    fn take(&mut self, out: &mut [u8]) -> Option<u32> {
+    /// Copies the next `len` bytes; returns their CRC32C, or None if the delivery is too short.
+    fn take(&mut self, len: usize, out: &mut Unwritten<'_>) -> Option<u32> {
         let (mut done, mut sum) = (0, 0);
-        while done < out.len() {
-            while self.current.is_empty() {
+        while done < len {
+            while self.current.len() == 0 {
                 self.current = self.rest.next()?;
             }
-            let count = self.current.len().min(out.len() - done).min(CHUNK);
-            let (taken, rest) = self.current.split_at(count);
-            let place = &mut out[done..done + count];
-            place.copy_from_slice(taken);
-            sum = kvstore_checksum::append(sum, place);
+            let (taken, rest) =
+                self.current.split_at(self.current.len().min(len - done).min(CHUNK));
+            sum = kvstore_checksum::append(sum, out.put(taken));
             self.current = rest;
-            done += count;
+            done += taken.len();
         }
         self.left = self.left.saturating_sub(done);
         Some(sum)
+    }
+
+    /// Fills `out`, as `take`.
+    fn fill(&mut self, out: &mut [u8]) -> Option<u32> {
+        self.take(out.len(), &mut out.into())
     }
 
     /// Reads no more: the sender may reuse the memory.
@@ -74,10 +78,11 @@ pub(super) struct FrameReader<'a> {
 /// memory is taken than there are bytes.
 pub(super) fn read(
     len: usize,
-    pieces: &mut dyn Iterator<Item = &[u8]>,
+    pieces: &mut dyn Iterator<Item = Piece<'_>>,
     reader: &mut FrameReader<'_>,
 ) -> (Vec<Message<Bytes>>, Option<BadDelivery>) {
-    let mut pieces = Pieces { current: &[], rest: pieces, left: len };
+    let none: &[u8] = &[];
+    let mut pieces = Pieces { current: none.into(), rest: pieces, left: len };
     // Most deliveries are one message, or some small ones.
     let (mut messages, mut broken) = (Vec::with_capacity((len / HEADER).clamp(1, SOME)), None);
     while pieces.left > 0 && broken.is_none() {
@@ -93,7 +98,7 @@ pub(super) fn read(
 /// Like `read`, for a receiver that waits for no values.
 pub(crate) fn read_all(
     len: usize,
-    pieces: &mut dyn Iterator<Item = &[u8]>,
+    pieces: &mut dyn Iterator<Item = Piece<'_>>,
     blocks: &Arc<BlockPool>,
 ) -> (Vec<Message<Bytes>>, Option<BadDelivery>) {
     read(len, pieces, &mut FrameReader { blocks, land: &|_, _| None, landings: Vec::new() })
@@ -104,10 +109,10 @@ fn one(
     reader: &mut FrameReader<'_>,
 ) -> Result<Message<Bytes>, BadDelivery> {
     let mut fixed = [0; HEADER];
-    pieces.take(&mut fixed).ok_or(SHORT)?;
+    pieces.fill(&mut fixed).ok_or(SHORT)?;
     let opening = PartialFrame::new(&fixed).map_err(BadDelivery::Bad)?;
     let mut places = vec![0; opening.places()];
-    pieces.take(&mut places).ok_or(SHORT)?;
+    pieces.fill(&mut places).ok_or(SHORT)?;
     let opened = opening.open(&places, pieces.left as u64).map_err(BadDelivery::Bad)?;
     let len = opened.payload;
     if opened.head.kind == MessageKind::Bundle {
@@ -116,7 +121,7 @@ fn one(
     let is_large = opened.head.kind == MessageKind::Value && len >= LARGE;
     let landing = is_large.then(|| (reader.land)(&opened.head, len)).flatten();
     let (sum, body) = if let Some(mut landing) = landing {
-        let sum = pieces.take(landing.bytes());
+        let sum = pieces.take(len, &mut landing.memory());
         reader.landings.push(landing);
         (sum, Body::Data(Bytes::landed(len)))
     } else {
@@ -133,7 +138,7 @@ fn bundle(
     reader: &FrameReader<'_>,
 ) -> Result<Message<Bytes>, BadDelivery> {
     let mut table = vec![0; opened.head.covered(opened.payload)];
-    intact(pieces.take(&mut table), opened.payload_checksum)?;
+    intact(pieces.fill(&mut table), opened.payload_checksum)?;
     let entries = read_table(&opened.head, &table, opened.payload).map_err(BadDelivery::Bad)?;
     let parts: Vec<_> = if entries.iter().all(|entry| entry.head.kind == MessageKind::Value) {
         values(entries, pieces, reader.blocks)?
@@ -151,11 +156,9 @@ fn values(
     blocks: &Arc<BlockPool>,
 ) -> Result<Vec<Message<Bytes>>, BadDelivery> {
     let mut read = Ok(());
-    let fill = |mut bytes: &mut [u8]| {
+    let fill = |room: &mut Unwritten<'_>| {
         for entry in &entries {
-            let (place, rest) = bytes.split_at_mut(entry.payload);
-            read = read.and_then(|()| intact(pieces.take(place), entry.checksum));
-            bytes = rest;
+            read = read.and_then(|()| intact(pieces.take(entry.payload, room), entry.checksum));
         }
     };
     let bytes = entries.iter().map(|entry| entry.payload).sum();
@@ -198,10 +201,10 @@ fn body(
 ) -> Result<(Option<u32>, Body<Bytes>), BadDelivery> {
     if !kind.carries_data() {
         let mut fields = vec![0; len];
-        return Ok((pieces.take(&mut fields), Body::Fields(fields)));
+        return Ok((pieces.fill(&mut fields), Body::Fields(fields)));
     }
     let mut sum = None;
-    let fill = |bytes: &mut [u8]| sum = pieces.take(bytes);
+    let fill = |room: &mut Unwritten<'_>| sum = pieces.take(len, room);
     let block = blocks.make(len, fill).map_err(|_| BadDelivery::NoMemory)?;
     sum.into_iter().for_each(|sum| block.has_checksum(sum));
     Ok((sum, Body::Data(Bytes::of_block(Arc::new(block)))))
@@ -227,7 +230,8 @@ mod tests {
     fn messages_are_read_from_pieces_of_any_size() {
         let (bytes, blocks) = (frames(20), Arc::default());
         for size in [1, 2, 3, 139, 140, 141, 1000, bytes.len()] {
-            let (messages, broken) = read_all(bytes.len(), &mut bytes.chunks(size), &blocks);
+            let (messages, broken) =
+                read_all(bytes.len(), &mut bytes.chunks(size).map(Piece::from), &blocks);
             assert_eq!((messages.len(), broken), (20, None), "in pieces of {size}");
             for (at, message) in messages.iter().enumerate() {
                 let content = match &message.body {
@@ -246,20 +250,22 @@ mod tests {
     fn what_is_cut_off_or_altered_is_refused_and_nothing_before_it() {
         let (bytes, blocks) = (frames(6), Arc::default());
         for end in 0..bytes.len() {
-            let (messages, broken) = read_all(end, &mut bytes[..end].chunks(50), &blocks);
+            let (messages, broken) =
+                read_all(end, &mut bytes[..end].chunks(50).map(Piece::from), &blocks);
             assert!(messages.len() < 6);
             assert!(broken.is_some() || frames(messages.len()).len() == end, "cut at {end}");
         }
         for at in 0..bytes.len() {
             let mut altered = bytes.clone();
             altered[at] ^= 0x40;
-            let (messages, broken) = read_all(altered.len(), &mut altered.chunks(77), &blocks);
+            let (messages, broken) =
+                read_all(altered.len(), &mut altered.chunks(77).map(Piece::from), &blocks);
             // A change of the reserved field is found too.
             assert!(broken.is_some(), "altered at {at}");
             assert!(messages.len() < 6);
         }
         // The announced length exceeds the bytes that arrive.
-        let (_, broken) = read_all(usize::MAX, &mut bytes.chunks(64), &blocks);
+        let (_, broken) = read_all(usize::MAX, &mut bytes.chunks(64).map(Piece::from), &blocks);
         assert_eq!(broken, Some(BadDelivery::Bad(BadFrame::Short)));
     }
 }

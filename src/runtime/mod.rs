@@ -27,7 +27,7 @@ use crate::log::{DeferredLog, Level, log};
 use crate::panics;
 use crate::sys::sync::{Condvar, Mutex};
 use crate::trace::Tracer;
-use crate::transport::{Inbox, Transport, who_and_address};
+use crate::transport::{Inbox, Piece, Transport, who_and_address};
 use kvstore_protocol::{Header, Limits, MS, Machine, Message, Peer, PeerEvent, Scheduler, Time};
 
 /// Flush timeout and poll interval at shutdown.
@@ -334,7 +334,12 @@ impl<H: DriverHost> Driver<H> {
         }
     }
 
-    fn arrived(self: &Arc<Self>, from: &str, len: usize, pieces: &mut dyn Iterator<Item = &[u8]>) {
+    fn arrived(
+        self: &Arc<Self>,
+        from: &str,
+        len: usize,
+        pieces: &mut dyn Iterator<Item = Piece<'_>>,
+    ) {
         let (who, from) = who_and_address(from);
         let land = |head: &Header, len: usize| {
             if who.is_some_and(|who| !authorize::speaker(who).is(head)) {
@@ -398,7 +403,7 @@ impl<H: DriverHost> DriverInbox<H> {
 }
 
 impl<H: DriverHost> Inbox for DriverInbox<H> {
-    fn arrived(&self, from: &str, len: usize, pieces: &mut dyn Iterator<Item = &[u8]>) {
+    fn arrived(&self, from: &str, len: usize, pieces: &mut dyn Iterator<Item = Piece<'_>>) {
         self.tell(|driver| driver.arrived(from, len, pieces));
     }
 

@@ -4,6 +4,7 @@
 //! A send may block until the peer receives (backpressure), so it never runs under the lock of the machine. A
 //! path that may block has a thread of its own.
 
+use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -17,7 +18,7 @@ use crate::sys::has_few_processors;
 use crate::sys::sync::{Condvar, Mutex};
 use crate::transport::{SendBuffer, SendMode, Sender, Transport};
 use kvstore_protocol::{
-    Body, Header, Message, OutgoingFrame, copy, write, write_front, write_parts,
+    Body, BundleParts, Header, Message, OutgoingFrame, write_front, write_parts,
 };
 
 /// Maximum size of a batch of small messages, in bytes.
@@ -269,41 +270,70 @@ impl PeerPath {
 /// Encodes a message into a buffer.
 fn pack(Message { head, body }: &Message<Bytes>, parcel: &mut SendBuffer) {
     let data = match body {
-        Body::Fields(fields) => return parcel.put(|room| write(head, fields, room)),
-        Body::Parts(parts) => {
-            let len = length(body.len());
-            return parcel
-                .put(|room| write_bundle(head, parts.messages(), &mut room[..head.len() + len]));
-        }
+        Body::Fields(fields) => return frame(head, parcel, |it| Some(it.copy_summed(fields))),
+        Body::Parts(parts) => return frame(head, parcel, |it| bundle(head, parts, it)),
         Body::Data(data) => data,
     };
     let in_place = data.in_place();
     match (in_place, in_place.and_then(InPlace::known_checksum)) {
         (Some(data), _) if parcel.borrows() && is_worth_a_loan(&data) => {
-            parcel.put(|room| write_front(head, data.len(), data.checksum(), room));
+            let sum = data.checksum();
+            parcel.put(head.len(), |room| _ = write_front(head, data.len(), sum, room));
             parcel.lend(bytes::Bytes::from_owner(data.lend()));
         }
         (Some(data), Some(sum)) => {
-            parcel.put(|room| write_front(head, data.len(), sum, room));
+            parcel.put(head.len(), |room| _ = write_front(head, data.len(), sum, room));
             parcel.copy(data.bytes());
         }
-        // The loan has ended: the payload was already acknowledged; skip it.
-        _ => parcel.put(|room| data.read(|data| write(head, data, room)).unwrap_or(0)),
+        _ => frame(head, parcel, |it| data.read(|data| it.copy_summed(data))),
     }
 }
 
-/// Writes a bundle, unless a payload of it is no longer needed: one acknowledgement is for all of it.
-fn write_bundle(head: &Header, parts: &[Message<Bytes>], room: &mut [u8]) -> usize {
-    let (front, payload) = room.split_at_mut(head.len());
-    let sum = write_parts(parts, payload, |body, place| match body {
-        Body::Data(data) => match data.in_place().and_then(InPlace::known_checksum) {
-            Some(sum) => data.read(|bytes| place.copy_from_slice(bytes)).map(|()| sum),
-            None => data.read(|bytes| copy(bytes, place)),
-        },
-        Body::Fields(fields) => Some(copy(fields, place)),
-        Body::Parts(_) => None,
-    });
-    sum.map_or(0, |sum| write_front(head, payload.len(), sum, front) + payload.len())
+/// Appends a frame with the payload that `append` appends; nothing if it gives no checksum: the loan has ended,
+/// and the payload was already acknowledged.
+fn frame(
+    head: &Header,
+    parcel: &mut SendBuffer,
+    append: impl FnOnce(&mut SendBuffer) -> Option<u32>,
+) {
+    let (at, front) = (parcel.len(), head.len());
+    parcel.leave(front);
+    let Some(sum) = append(parcel) else { return parcel.cut(at) };
+    let payload = parcel.len() - at - front;
+    parcel.fill(at, front, |room| _ = write_front(head, payload, sum, room));
+}
+
+thread_local! {
+    /// Image of a bundle, of which only the part in front of the payloads is written: the payloads go to the
+    /// buffer at once.
+    static IMAGE: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Appends the payload of a bundle; None if one of it is no longer needed: one acknowledgement is for all.
+fn bundle(head: &Header, parts: &BundleParts<Bytes>, parcel: &mut SendBuffer) -> Option<u32> {
+    let (len, parts) = (length(parts.len()), parts.messages());
+    let front = head.covered(len);
+    let at = parcel.leave(front);
+    IMAGE.with_borrow_mut(|image| {
+        if image.len() < len {
+            *image = vec![0; len];
+        }
+        let parcel = RefCell::new(parcel);
+        let sum = write_parts(parts, &mut image[..len], |body, _| {
+            let mut parcel = parcel.borrow_mut();
+            match body {
+                Body::Data(data) => match data.in_place().and_then(InPlace::known_checksum) {
+                    Some(sum) => data.read(|bytes| parcel.copy(bytes)).map(|()| sum),
+                    None => data.read(|bytes| parcel.copy_summed(bytes)),
+                },
+                Body::Fields(fields) => Some(parcel.copy_summed(fields)),
+                Body::Parts(_) => None,
+            }
+        })?;
+        let parcel = parcel.into_inner();
+        parcel.fill(at, front, |room| room.copy_from_slice(&image[..front]));
+        Some(sum)
+    })
 }
 
 /// Number of bytes of a message that take no space in a buffer that borrows.

@@ -214,7 +214,7 @@ mod tests {
         let local = Local::new(1, 1, Settings::new(&Config::new()).unwrap(), StoreKind::DistSync);
         let blocks = Arc::<BlockPool>::default();
         let bytes = |value: u8| {
-            Bytes::of_block(Arc::new(blocks.make(16, |bytes| bytes.fill(value)).unwrap()))
+            Bytes::of_block(Arc::new(blocks.make(16, |room| room.zeroed().fill(value)).unwrap()))
         };
         let slot = Slot::new(Key::from(1u64), 0, DType::U8, &[16], 16).unwrap();
         let shard = SliceQueue::new(slot, 0, 0, true).unwrap();

@@ -3,7 +3,7 @@
 use std::sync::{Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-use super::Inbox;
+use super::{Inbox, Piece};
 
 /// Events of an inbox in order: bytes from a peer, the end of a peer, or why there is no connection.
 #[derive(Debug, Clone, PartialEq)]
@@ -42,9 +42,9 @@ impl Mail {
 }
 
 impl Inbox for Mail {
-    fn arrived(&self, from: &str, len: usize, pieces: &mut dyn Iterator<Item = &[u8]>) {
+    fn arrived(&self, from: &str, len: usize, pieces: &mut dyn Iterator<Item = Piece<'_>>) {
         drop(self.gate.lock().unwrap());
-        let bytes = pieces.collect::<Vec<_>>().concat();
+        let bytes = pieces.flat_map(Piece::to_vec).collect::<Vec<_>>();
         assert_eq!(bytes.len(), len);
         self.hear(Heard::Bytes(from.into(), bytes));
     }

@@ -7,7 +7,9 @@ use std::sync::{Arc, LazyLock, Weak};
 
 use super::peer_transport::{Carrier, PathState, PeerPath, PeerTransport, TransportRow};
 use super::send_buffer::SendMemory;
-use super::{Inbox, SendBuffer, SendBuffers, Sender, Transport, TransportConfig, who_and_address};
+use super::{
+    Inbox, Piece, SendBuffer, SendBuffers, Sender, Transport, TransportConfig, who_and_address,
+};
 use crate::sys::sync::Mutex;
 
 /// Used by its name only.
@@ -91,7 +93,7 @@ fn deliver(inbox: &dyn Inbox, from: &str, parcel: SendBuffer) {
         taken = at;
     }
     bytes.extend_from_slice(&own.as_ref()[taken..]);
-    inbox.arrived(from, bytes.len(), &mut bytes.chunks(bytes.len() / 3 + 1));
+    inbox.arrived(from, bytes.len(), &mut bytes.chunks(bytes.len() / 3 + 1).map(Piece::from));
 }
 
 /// The receivers of this process that have accepted offers, by the number in the offer, with the sender.

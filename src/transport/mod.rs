@@ -15,6 +15,7 @@ mod mail;
 mod memory;
 mod names;
 mod peer_transport;
+mod piece;
 mod reader_end;
 mod resource_limits;
 mod send_buffer;
@@ -32,6 +33,7 @@ use std::sync::Arc;
 #[cfg(test)]
 pub(crate) use memory::Exchange;
 pub(crate) use names::who_and_address;
+pub(crate) use piece::{Piece, Unwritten};
 pub(crate) use resource_limits::check as check_room;
 pub(crate) use send_buffer::SendBuffer;
 use send_buffer::{SendBuffers, SendMemory};
@@ -44,10 +46,10 @@ use crate::error::Result;
 
 /// Receives the events of a transport, on the transport's threads. No method may wait for the network.
 pub(crate) trait Inbox: Send + Sync {
-    /// `len` bytes arrived, in pieces. The callee reads them at once, up to the end of the iterator: then the
+    /// `len` bytes arrived, in pieces. The callee copies them at once, up to the end of the iterator: then the
     /// sender may reuse their memory. If the transport knows the sender's identity, it precedes the address in
     /// `from`, as in `worker.3@`.
-    fn arrived(&self, from: &str, len: usize, pieces: &mut dyn Iterator<Item = &[u8]>);
+    fn arrived(&self, from: &str, len: usize, pieces: &mut dyn Iterator<Item = Piece<'_>>);
 
     /// The connection to an address has ended.
     fn down(&self, address: &str);

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use smallvec::SmallVec;
 
 use super::shm::RingReservation;
 use crate::sys::sync::Mutex;
@@ -14,6 +15,11 @@ const STEP: usize = 64 << 10;
 /// Sizes of buffers that are reused, in bytes. Larger buffers are rare, and the heap allocates smaller ones
 /// as fast.
 const KEPT: std::ops::RangeInclusive<usize> = STEP / 8..=2 << 20;
+
+/// Chunk size of a copy, in bytes: the checksum is computed while the chunk is in the cache.
+const CHUNK: usize = 16 << 10;
+/// Size of most parts of frames that are no payloads, in bytes.
+const FEW: usize = 256;
 
 /// Pool of spare send buffers.
 #[derive(Default)]
@@ -66,21 +72,53 @@ impl SendBuffer {
         Self { memory: SendMemory::Shared(claim), len: 0, lent: Vec::new(), row: None }
     }
 
-    /// Appends bytes: `write` writes them to the front of the free space, and returns their number.
-    pub(crate) fn put(&mut self, write: impl FnOnce(&mut [u8]) -> usize) {
-        let all = match &mut self.memory {
-            SendMemory::Own(own) => &mut own.bytes,
-            SendMemory::Shared(claim) => claim.bytes(),
-        };
-        self.len += write(&mut all[self.len..]);
+    /// Appends `len` bytes, which `write` writes.
+    pub(crate) fn put(&mut self, len: usize, write: impl FnOnce(&mut [u8])) {
+        let at = self.leave(len);
+        self.fill(at, len, write);
     }
 
     /// Appends a copy of these bytes.
     pub(crate) fn copy(&mut self, bytes: &[u8]) {
-        self.put(|room| {
-            room[..bytes.len()].copy_from_slice(bytes);
-            bytes.len()
-        });
+        match &mut self.memory {
+            SendMemory::Own(own) => own.bytes[self.len..][..bytes.len()].copy_from_slice(bytes),
+            SendMemory::Shared(claim) => claim.write(self.len, bytes),
+        }
+        self.len += bytes.len();
+    }
+
+    /// Appends a copy of these bytes; returns their CRC32C.
+    pub(crate) fn copy_summed(&mut self, bytes: &[u8]) -> u32 {
+        // Each chunk is read a second time while it is in the cache.
+        bytes.chunks(CHUNK).fold(0, |sum, chunk| {
+            self.copy(chunk);
+            kvstore_checksum::append(sum, chunk)
+        })
+    }
+
+    /// Leaves space for `len` bytes; returns its offset, for `fill`.
+    pub(crate) fn leave(&mut self, len: usize) -> usize {
+        let at = self.len;
+        self.len += len;
+        at
+    }
+
+    /// Fills space that was left, with the `len` bytes that `write` writes.
+    pub(crate) fn fill(&mut self, at: usize, len: usize, write: impl FnOnce(&mut [u8])) {
+        match &mut self.memory {
+            SendMemory::Own(own) => write(&mut own.bytes[at..][..len]),
+            // The receiver may write this memory, so there is no reference to it.
+            SendMemory::Shared(claim) => {
+                let mut bytes = SmallVec::<[u8; FEW]>::from_elem(0, len);
+                write(&mut bytes);
+                claim.write(at, &bytes);
+            }
+        }
+    }
+
+    /// Drops the bytes behind an offset.
+    pub(crate) fn cut(&mut self, at: usize) {
+        self.len = at;
     }
 
     /// Whether the buffer can reference bytes until they are sent (zero copy).

@@ -4,7 +4,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use super::mail::wait_for;
-use super::{DialPolicy, Inbox, SendMode, Sender, TransportConfig, open};
+use super::{DialPolicy, Inbox, Piece, SendMode, Sender, TransportConfig, open};
 
 pub(super) fn place(listen: Option<&str>, calls: DialPolicy) -> TransportConfig {
     let listen = listen.map(Into::into);
@@ -43,8 +43,8 @@ struct Mail {
 }
 
 impl Inbox for Mail {
-    fn arrived(&self, from: &str, len: usize, pieces: &mut dyn Iterator<Item = &[u8]>) {
-        let bytes = pieces.collect::<Vec<_>>().concat();
+    fn arrived(&self, from: &str, len: usize, pieces: &mut dyn Iterator<Item = Piece<'_>>) {
+        let bytes = pieces.flat_map(Piece::to_vec).collect::<Vec<_>>();
         assert_eq!(bytes.len(), len);
         self.state.lock().unwrap().0.push((from.into(), bytes));
         self.changed.notify_all();

@@ -3,7 +3,7 @@
 use super::*;
 use crate::runtime::buffers::{BlockPool, Loan};
 use crate::runtime::inbox::read_all;
-use crate::transport::{Exchange, Inbox};
+use crate::transport::{Exchange, Inbox, Piece};
 use kvstore_protocol::testing::encode;
 use kvstore_protocol::{Data, Header, MessageKind, Role};
 
@@ -12,7 +12,7 @@ const MEMBERS: usize = 4;
 struct Deaf;
 
 impl Inbox for Deaf {
-    fn arrived(&self, _: &str, _: usize, _: &mut dyn Iterator<Item = &[u8]>) {}
+    fn arrived(&self, _: &str, _: usize, _: &mut dyn Iterator<Item = Piece<'_>>) {}
 
     fn down(&self, _: &str) {}
 }
@@ -22,8 +22,8 @@ impl Inbox for Deaf {
 struct Keeper(Mutex<Vec<u8>>);
 
 impl Inbox for Keeper {
-    fn arrived(&self, _: &str, _: usize, pieces: &mut dyn Iterator<Item = &[u8]>) {
-        pieces.for_each(|piece| self.0.lock().extend_from_slice(piece));
+    fn arrived(&self, _: &str, _: usize, pieces: &mut dyn Iterator<Item = Piece<'_>>) {
+        pieces.for_each(|piece| self.0.lock().extend(piece.to_vec()));
     }
 
     fn down(&self, _: &str) {}
@@ -110,7 +110,8 @@ fn is_read_as_written(parts: Vec<Message<Bytes>>, blocks: &Arc<BlockPool>) {
     let bytes = sent(std::slice::from_ref(&bundle));
     assert_eq!(bytes.len() as u64, bundle.frame_len());
     for size in [1, 2, 75, 76, 141, bytes.len()] {
-        let (read, broken) = read_all(bytes.len(), &mut bytes.chunks(size), blocks);
+        let (read, broken) =
+            read_all(bytes.len(), &mut bytes.chunks(size).map(Piece::from), blocks);
         assert_eq!((read.len(), broken), (1, None), "in pieces of {size}");
         assert_eq!(read[0].head, bundle.head);
         assert_eq!(read[0].parts().len(), bundle.parts().len());
@@ -122,9 +123,10 @@ fn is_read_as_written(parts: Vec<Message<Bytes>>, blocks: &Arc<BlockPool>) {
     for at in 0..bytes.len() {
         let mut altered = bytes.clone();
         altered[at] ^= 0x10;
-        let (read, broken) = read_all(altered.len(), &mut altered.chunks(99), blocks);
+        let (read, broken) =
+            read_all(altered.len(), &mut altered.chunks(99).map(Piece::from), blocks);
         assert!(read.is_empty() && broken.is_some(), "altered at {at}");
-        let (read, broken) = read_all(at, &mut bytes[..at].chunks(99), blocks);
+        let (read, broken) = read_all(at, &mut bytes[..at].chunks(99).map(Piece::from), blocks);
         assert!(read.is_empty() && (at == 0 || broken.is_some()), "cut at {at}");
     }
 }

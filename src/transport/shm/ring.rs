@@ -113,7 +113,7 @@ impl Ring {
     fn hand_on(&self, segment: &Segment, inbox: &dyn Inbox, (at, len): (usize, usize), read: u64) {
         // Once the bytes are read, the sender may overwrite them.
         let give_back = || segment.tail().store(read, Ordering::Release);
-        let bytes = std::iter::once(segment.bytes(at, len));
+        let bytes = std::iter::once(segment.piece(at, len));
         let behind = std::iter::from_fn(|| {
             give_back();
             None

@@ -9,6 +9,8 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
+use crate::transport::Piece;
+
 const NAME: &std::ffi::CStr = c"kvstore";
 /// Seals that fix the file's size: a process cannot make its peer read beyond the end.
 const SEALS: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
@@ -187,15 +189,15 @@ impl Segment {
 
     /// Bytes that the sender has written, and does not change before the receiver publishes them as read.
     ///
-    /// A sender that breaks this promise changes bytes while they are read. The checksum of a frame, computed
+    /// A sender that breaks this promise changes bytes while they are copied. The checksum of a frame, computed
     /// on its copy, detects that; no field is trusted before.
     ///
     /// # Panics
     /// The range is not inside the segment.
-    pub(super) fn bytes(&self, at: usize, len: usize) -> &[u8] {
+    pub(super) fn piece(&self, at: usize, len: usize) -> Piece<'_> {
         let start = self.place(at, len);
-        // SAFETY: inside the mapping; the sender does not write there.
-        unsafe { std::slice::from_raw_parts(start, len) }
+        // SAFETY: inside the mapping, which lives as long as `self`. Only the sender writes it.
+        unsafe { Piece::shared(start, len) }
     }
 
     /// Start of a range of the data.
@@ -228,10 +230,17 @@ impl WriteRange {
         Self { segment, at, len }
     }
 
-    pub(super) fn bytes(&mut self) -> &mut [u8] {
-        let start = self.segment.place(self.at, self.len);
-        // SAFETY: inside the mapping; exclusive by the promise of `new`.
-        unsafe { std::slice::from_raw_parts_mut(start, self.len) }
+    /// Copies bytes to an offset of the range.
+    ///
+    /// # Panics
+    /// They are not inside the range.
+    pub(super) fn write(&mut self, at: usize, bytes: &[u8]) {
+        let fits = at.checked_add(bytes.len()).is_some_and(|end| end <= self.len);
+        assert!(fits, "inside of the range");
+        let start = self.segment.place(self.at + at, bytes.len());
+        // SAFETY: inside the mapping, and exclusive in this process by the promise of `new`. A receiver that
+        // writes there changes only what it reads itself.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), start, bytes.len()) };
     }
 }
 

@@ -43,8 +43,9 @@ pub(in crate::transport) struct RingReservation {
 }
 
 impl RingReservation {
-    pub(in crate::transport) fn bytes(&mut self) -> &mut [u8] {
-        self.place.bytes()
+    /// Copies bytes to an offset of the space.
+    pub(in crate::transport) fn write(&mut self, at: usize, bytes: &[u8]) {
+        self.place.write(at, bytes);
     }
 }
 

@@ -38,7 +38,7 @@ fn send(outlet: &mut ShmSender, bytes: &[u8]) -> bool {
     let had_room = outlet.has_room(bytes.len());
     let Some(mut claim) = outlet.claim(bytes.len()) else { return false };
     assert!(had_room, "room only comes");
-    claim.bytes().copy_from_slice(bytes);
+    claim.write(0, bytes);
     outlet.publish(&claim, bytes.len());
     true
 }

@@ -124,7 +124,7 @@ impl Receiver for Incoming {
         let from = connection.from();
         match kind {
             MessageKind::Frames => {
-                self.inbox.arrived(from, payload.len(), &mut std::iter::once(payload));
+                self.inbox.arrived(from, payload.len(), &mut std::iter::once(payload.into()));
             }
             MessageKind::Offer(kind) => self.transports.accept(kind, from, payload),
         }

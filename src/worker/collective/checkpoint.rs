@@ -243,7 +243,7 @@ impl WorkerStore {
     /// Initialises a key that only the file has.
     fn bring(&self, slot: &Slot, deadline: Deadline) -> Result<()> {
         let spec = spec_of(slot, self.keeps_whole());
-        let block = self.driver.blocks.make(slot.bytes(), |bytes| bytes.fill(0))?;
+        let block = self.driver.blocks.make(slot.bytes(), |_| {})?;
         let data = Bytes::of_block(Arc::new(block));
         self.request(deadline, |worker, now, end| worker.init(slot.key.id(), spec, data, now, end))
     }

@@ -128,13 +128,8 @@ impl WorkerStore {
         let len: u64 = parts.iter().map(Data::len).sum();
         let len = usize::try_from(len).unwrap_or(usize::MAX);
         self.driver.blocks.make(len, |room| {
-            let mut rest = room;
             for part in &parts {
-                part.read(|bytes| {
-                    let (place, others) = std::mem::take(&mut rest).split_at_mut(bytes.len());
-                    place.copy_from_slice(bytes);
-                    rest = others;
-                });
+                part.read(|bytes| _ = room.put(bytes.into()));
             }
         })
     }
