@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use ring::rand::{SecureRandom, SystemRandom};
 use socket2::{Domain, SockAddr, Socket, Type};
 
-use super::offer::{SegmentOffer, SegmentToken};
+use super::offer::{SegmentOffer, SegmentToken, SocketName};
 use super::segment::Segment;
 use crate::log::{Level, log};
 use crate::sys;
@@ -33,9 +33,6 @@ const LOOK_AGAIN: Duration = Duration::from_millis(200);
 const SHOW: Duration = Duration::from_millis(250);
 /// Timeout of the receiver for each step: to connect, and to get the descriptor.
 const GET: Duration = Duration::from_secs(2);
-
-/// Random part of the name of a socket.
-pub(super) type SocketName = [u8; 16];
 
 /// The offers of this process, while there are any: a thread serves them.
 static OFFERS: Mutex<Option<OpenOffers>> = Mutex::new(None);

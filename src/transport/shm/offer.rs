@@ -1,6 +1,7 @@
 //! The offer of a segment: where the receiver gets its descriptor.
 
-use super::handover::SocketName;
+/// Random part of the name of the socket that gives a descriptor.
+pub(super) type SocketName = [u8; 16];
 
 /// Random secret of a segment: a process that shows it gets the descriptor.
 pub(super) type SegmentToken = [u8; 16];
