@@ -34,8 +34,12 @@ pub trait Machine<D> {
     /// retransmits it. The scheduler refuses a process of another version.
     fn bad_frame(&mut self, from: &str, bad: BadFrame, now: Time);
 
-    /// Reports the end of a connection to an address. Optional: silence has the effect later.
+    /// Reports the end of the process at an address. Optional: silence has the effect later.
     fn down(&mut self, address: &str, now: Time);
+
+    /// Reports that a connection with an address was lost and is made again. Optional: what was lost with it is
+    /// retransmitted at once instead of after its timeout.
+    fn reconnected(&mut self, _address: &str, _now: Time) {}
 
     /// Reports that the peer at an address rejects connections of this process, and why. Optional: without
     /// its scheduler a node never joins, without one of its servers a worker fails; both then end at once.

@@ -405,6 +405,15 @@ impl<D: Data, R: NodeRole<D>> Machine<D> for Node<D, R> {
         }
     }
 
+    fn reconnected(&mut self, address: &str, now: Time) {
+        self.net.reconnected(address, now);
+        // A new scheduler may be at the address: it learns of this process by its hello.
+        if self.client.is_scheduler(address) {
+            self.client.miss(now);
+        }
+        self.settle(now);
+    }
+
     fn refused(&mut self, address: &str, reason: &str, now: Time) {
         let joining = self.client.is_scheduler(address) && !self.has_started();
         let server = self.client.book().peer_at(address).filter(|peer| peer.role == Role::Server);

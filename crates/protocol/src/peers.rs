@@ -401,6 +401,12 @@ impl<D: Data> Peers<D> {
         silent
     }
 
+    /// A connection with an address was lost and is made again.
+    pub(super) fn reconnected(&mut self, address: &str, now: Time) {
+        let lines = self.lines.values_mut().filter(|line| *line.address == *address);
+        lines.for_each(|line| line.link.reconnected(now));
+    }
+
     /// Restarts the silence timeout of every peer.
     pub(super) fn be_patient(&mut self, now: Time) {
         self.lines.values_mut().for_each(|line| line.link.be_patient(now));

@@ -275,7 +275,7 @@ impl<D: Data> ReliableStream<D> {
             self.due = Time::MAX;
             for (sent, sequence) in self.flight.iter_mut().zip(self.first..) {
                 if sent.retransmission_due(self.progress) <= now {
-                    sent.pause = (sent.pause * 2).min(limits.resend() * 4);
+                    sent.pause = (sent.pause * 2).clamp(limits.resend(), limits.resend() * 4);
                     sent.due = now + sent.pause;
                     emit(&sent.message, sequence, self.flight_bytes);
                     self.resent += 1;
@@ -308,6 +308,17 @@ impl<D: Data> ReliableStream<D> {
             self.unacknowledged_bytes = 0;
             self.last_sent = now;
         }
+    }
+
+    /// A connection with the peer was lost: all messages in flight are due, and so is an acknowledgement.
+    pub(super) fn reconnected(&mut self, now: Time) {
+        for sent in &mut self.flight {
+            (sent.due, sent.pause) = (now, 0);
+        }
+        if !self.flight.is_empty() {
+            self.due = now;
+        }
+        self.ack_at = Some(now);
     }
 
     fn is_heartbeat_due(&self, now: Time, limits: &Limits) -> bool {
@@ -358,9 +369,11 @@ impl<D: Data> ReliableStream<D> {
         next.min(self.due).min(ack).min(self.last_sent + limits.heartbeat())
     }
 
-    /// End of the silence timeout, unless a frame arrives before.
+    /// End of the silence timeout, unless a frame arrives before. The first contact has the time of the start: a
+    /// connection over a long or lossy network takes many round trips.
     pub(super) fn silent_at(&self, limits: &Limits) -> Time {
-        self.last_heard.max(self.patient_from) + limits.silence()
+        let first = if self.was_heard { 0 } else { limits.start_timeout };
+        self.last_heard.max(self.patient_from) + limits.silence().max(first)
     }
 
     /// Restarts the silence timeout of the peer.

@@ -304,9 +304,32 @@ fn a_link_shows_signs_of_life_and_notices_silence() {
     assert_eq!(link.wake_at(&limits), limits.heartbeat());
     assert!(frames(&mut link, limits.heartbeat() - 1, &limits).is_empty());
     assert_eq!(frames(&mut link, limits.heartbeat(), &limits)[0].head.kind, MessageKind::Alive);
-    assert_eq!(link.silent_at(&limits), limits.silence());
+    assert!(limits.start_timeout > limits.silence());
+    assert_eq!(link.silent_at(&limits), limits.start_timeout, "the time of the first contact");
     link.receive(Message::new(MessageKind::Alive, Vec::new()), 5, &limits, usize::MAX);
     assert_eq!(link.silent_at(&limits), limits.silence() + 5);
+}
+
+#[test]
+fn after_a_reconnection_all_in_flight_is_sent_again_at_once_and_then_as_before() {
+    let limits = limits();
+    let mut link = ReliableStream::new(1, 0);
+    (1..=3).for_each(|round| link.queue(message(0, round), 0, None));
+    assert_eq!(frames(&mut link, 1, &limits).len(), 3);
+    assert!(frames(&mut link, 2, &limits).is_empty());
+    link.reconnected(2);
+    assert_eq!(link.wake_at(&limits), 2);
+    let sequences =
+        |frames: Vec<Message<Bytes>>| frames.iter().map(|it| it.head.sequence).collect::<Vec<_>>();
+    assert_eq!(sequences(frames(&mut link, 2, &limits)), [1, 2, 3]);
+    // They wait for an acknowledgement again, from the first timeout on.
+    assert!(frames(&mut link, 3, &limits).is_empty());
+    assert_eq!(link.wake_at(&limits), 2 + limits.resend());
+    assert_eq!(sequences(frames(&mut link, 2 + limits.resend(), &limits)), [1, 2, 3]);
+    // With nothing in flight, what has arrived is acknowledged again.
+    let mut idle = ReliableStream::<Bytes>::new(1, 0);
+    idle.reconnected(5);
+    assert_eq!(frames(&mut idle, 5, &limits)[0].head.kind, MessageKind::Alive);
 }
 
 #[test]

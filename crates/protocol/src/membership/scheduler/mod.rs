@@ -180,6 +180,10 @@ impl<D: Data> Machine<D> for Scheduler<D> {
         self.settle();
     }
 
+    fn reconnected(&mut self, address: &str, now: Time) {
+        self.net.reconnected(address, now);
+    }
+
     fn knows(&self, address: &str) -> bool {
         self.book.members.iter().any(|member| member.address == address)
     }
