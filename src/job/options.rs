@@ -21,6 +21,8 @@ use kvstore_protocol::{Limits, MS, Mode, OnLoss};
 const WINDOW_FRAMES: usize = 1_024;
 /// Connections for observers, beyond those of the members.
 const SPARE_CONNECTIONS: u64 = 32;
+/// Maximum grace period of a process that has lost its connections: to connect anew takes some round trips.
+const MOST_GRACE_MS: u64 = 1_000;
 /// Maximum bytes in the send window. An urgent message does not overtake the window; with less,
 /// acknowledgements take a good part of the time.
 const WINDOW_BYTES: u64 = 4 << 20;
@@ -110,6 +112,7 @@ pub(crate) fn place(job: &JobConfig) -> Result<TransportConfig> {
     };
     // A fallback: the protocol's peer timeout detects a silent peer earlier.
     let lease_ms = (2 * job.peer_timeout_ms).max(10_000);
+    let grace_ms = (job.peer_timeout_ms / 4).min(MOST_GRACE_MS);
     let is_scheduler = job.role == Role::Scheduler;
     // Those of a process that connects anew may remain for a while.
     let most_connections =
@@ -121,6 +124,7 @@ pub(crate) fn place(job: &JobConfig) -> Result<TransportConfig> {
         root,
         is_scheduler,
         lease_ms,
+        grace_ms,
         shm: job.shm,
         transport: job.transport.as_str().into(),
         most_connections,

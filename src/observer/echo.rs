@@ -29,7 +29,7 @@ impl Observer {
         let look = Look { address: observer.transport.address().into(), skip: u32::MAX };
         let fields = look.encode_echo(there, back);
         while Instant::now() < end {
-            observer.send_look(&fields);
+            observer.send_look(&fields, end);
             if observer.hears_echo(end.min(Instant::now() + AGAIN)) {
                 return Ok(true);
             }

@@ -22,7 +22,9 @@ use crate::config::{Config, JobConfig};
 use crate::credentials::{Credentials, take_kept};
 use crate::error::{Result, fail};
 use crate::runtime::{BadDelivery, BlockPool, TransportOpener, incarnation, read_all};
-use crate::transport::{self, DialPolicy, Inbox, Piece, Sender, Transport, TransportConfig};
+use crate::transport::{
+    self, BlockingSender, DialPolicy, Inbox, Piece, Transport, TransportConfig,
+};
 use kvstore_protocol::{
     BadFrame, HEADER, Header, JobView, Look, MessageKind, NO_RANK, Role, is_echo, write,
 };
@@ -52,7 +54,7 @@ const PROBE: Duration = Duration::from_secs(2);
 pub struct Observer {
     root: Arc<str>,
     transport: Arc<dyn Transport>,
-    line: Box<dyn Sender>,
+    line: BlockingSender,
     answers: Receiver<ObserverReply>,
     incarnation: u64,
     requests: u64,
@@ -122,6 +124,7 @@ impl Observer {
             root: Arc::clone(&root),
             is_scheduler: false,
             lease_ms: 10_000,
+            grace_ms: 0,
             shm: false,
             transport: transport::AUTO.into(),
             most_connections: 1,
@@ -134,7 +137,7 @@ impl Observer {
     fn with(root: Arc<str>, open: TransportOpener<'_>) -> Result<Self> {
         let (sender, answers) = sync_channel(MOST_ANSWERS);
         let transport = open(Arc::new(ReplyInbox { answers: sender, blocks: Arc::default() }))?;
-        let line = transport.line(&root);
+        let line = BlockingSender::new(&*transport, &root);
         let (incarnation, before) = (incarnation(), PreviousReports::new());
         Ok(Self { root, transport, line, answers, incarnation, requests: 0, before })
     }
@@ -177,7 +180,7 @@ impl Observer {
         let begun = Instant::now();
         let count = bytes.div_ceil(PIECE).max(1);
         for _ in 1..count {
-            self.send(u32::MAX, PIECE);
+            self.send(u32::MAX, PIECE, end);
             // Answers to padding carry no data.
             while self.answers.try_recv().is_ok() {}
         }
@@ -205,9 +208,9 @@ impl Observer {
 
     fn ask(&mut self, skip: u32, ballast: usize, end: Instant) -> Result<JobView> {
         loop {
-            let request = self.send(skip, ballast);
+            let request = self.send(skip, ballast, end);
             let now = Instant::now();
-            if !self.line.is_ready() {
+            if !self.line.is_connected() {
                 self.explain(end)?;
             }
             // A large request may be in flight for long, and a repetition would prolong that.
@@ -227,12 +230,12 @@ impl Observer {
         }
     }
 
-    fn send(&mut self, skip: u32, ballast: usize) -> u64 {
+    fn send(&mut self, skip: u32, ballast: usize, end: Instant) -> u64 {
         let look = Look { address: self.transport.address().into(), skip };
-        self.send_look(&look.encode(ballast))
+        self.send_look(&look.encode(ballast), end)
     }
 
-    fn send_look(&mut self, fields: &[u8]) -> u64 {
+    fn send_look(&mut self, fields: &[u8], end: Instant) -> u64 {
         self.requests += 1;
         let head = Header {
             kind: MessageKind::Look,
@@ -244,7 +247,7 @@ impl Observer {
         };
         let mut parcel = self.line.parcel(HEADER + fields.len(), 0);
         parcel.put(head.len() + fields.len(), |room| _ = write(&head, fields, room));
-        self.line.send(parcel, true);
+        self.line.send(parcel, end);
         self.requests
     }
 

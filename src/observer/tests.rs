@@ -2,11 +2,11 @@
 
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::Observer;
 use crate::ErrorKind;
-use crate::transport::{Exchange, Inbox, Piece, Transport};
+use crate::transport::{BlockingSender, Exchange, Inbox, Piece, Transport};
 use kvstore_protocol::testing::encode;
 use kvstore_protocol::{Header, MessageKind};
 
@@ -21,10 +21,11 @@ impl Inbox for Parrot {
     fn arrived(&self, from: &str, _: usize, pieces: &mut dyn Iterator<Item = Piece<'_>>) {
         pieces.for_each(drop);
         let _ = self.asked.try_send(());
-        let mut line = self.transport.get().unwrap().line(from);
+        let transport = self.transport.get().unwrap();
+        let mut line = BlockingSender::new(&**transport, from);
         let mut parcel = line.parcel(self.bytes.len(), 0);
         parcel.copy(&self.bytes);
-        line.send(parcel, true);
+        line.send(parcel, Instant::now());
     }
 
     fn down(&self, _: &str) {}

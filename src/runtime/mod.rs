@@ -222,7 +222,7 @@ impl<H: DriverHost> Driver<H> {
             self.changed.notify_all();
         }
         drop(core);
-        ways.iter().for_each(outbox::PeerPath::flush);
+        ways.iter().for_each(|way| way.flush());
         Some(result)
     }
 
@@ -417,6 +417,12 @@ impl<H: DriverHost> Inbox for DriverInbox<H> {
             if known == Some(false) {
                 driver.outbox.forget(address);
             }
+        });
+    }
+
+    fn reconnected(&self, address: &str) {
+        self.tell(|driver| {
+            driver.step(|machine, now| machine.reconnected(address, now));
         });
     }
 

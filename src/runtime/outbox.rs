@@ -1,13 +1,14 @@
 //! Encodes messages into bytes for the transport: one path for each address, its messages in order. Also called:
 //! send queues, egress.
 //!
-//! A send may block until the peer receives (backpressure), so it never runs under the lock of the machine. A
-//! path that may block has a thread of its own.
+//! A send does not wait. What a peer does not take stays with its connection, and the next messages stay in
+//! their path until a thread of the transport calls it (backpressure). A send takes time, so it never runs
+//! under the lock of the machine.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 
 use foldhash::HashMap;
 
@@ -15,8 +16,8 @@ use super::buffers::{Bytes, InPlace};
 use crate::log::{Level, log};
 use crate::panics;
 use crate::sys::has_few_processors;
-use crate::sys::sync::{Condvar, Mutex};
-use crate::transport::{SendBuffer, SendMode, Sender, Transport};
+use crate::sys::sync::Mutex;
+use crate::transport::{SendBuffer, SendMode, SendQueue, Sender, Transport};
 use kvstore_protocol::{
     Body, BundleParts, Header, Message, OutgoingFrame, write_front, write_parts,
 };
@@ -36,11 +37,14 @@ const MOST_BUSY: usize = 32;
 /// Size in bytes from which payloads are sent from their place (zero copy); smaller ones are copied as fast.
 const LENT: usize = 16 << 10;
 
-/// Bytes in flight up to which a send does not block, even if the peer is stopped: the transport's own queue is
-/// larger.
+/// Bytes that a thread of the transport sends over one path before it turns to others.
+const TURN: u64 = 1 << 20;
+
+/// Bytes in flight up to which a posting thread sends by itself: the socket's queue is larger, even if the peer
+/// is stopped.
 const CALM: u64 = 512 << 10;
 
-/// Called after a panic on a sending thread.
+/// Called after a panic on a thread of the transport.
 type PanicHandler = Arc<dyn Fn(&str) + Send + Sync>;
 
 type PeerQueues = HashMap<Arc<str>, Arc<PeerPath>>;
@@ -58,7 +62,6 @@ pub(crate) struct Outbox {
 pub(crate) struct PeerPath {
     to: Arc<str>,
     state: Mutex<PathState>,
-    wake: Condvar,
     alarm: PanicHandler,
     /// Whether the peer is a member of the job.
     is_of_member: AtomicBool,
@@ -72,8 +75,9 @@ struct PathState {
     backlog: u64,
     /// None while a thread sends with it.
     line: Option<Box<dyn Sender>>,
-    has_thread: bool,
     closed: bool,
+    /// The transport is to call this path.
+    is_called_back: bool,
     /// The number of the last post, for the least recently used order.
     used: u64,
 }
@@ -114,7 +118,7 @@ impl Outbox {
             return None;
         }
         let way = known.unwrap_or_else(|| {
-            let way = Arc::new(self.new_way(to, self.transport.line(to)));
+            let way = self.new_way(to, |queue| self.transport.line(to, queue));
             ways.insert(Arc::clone(to), Arc::clone(&way));
             way
         });
@@ -125,15 +129,20 @@ impl Outbox {
         Some(way)
     }
 
-    fn new_way(&self, to: &Arc<str>, line: Box<dyn Sender>) -> PeerPath {
-        let state = PathState { line: Some(line), ..PathState::default() };
-        PeerPath {
-            to: Arc::clone(to),
-            state: Mutex::new(state),
-            wake: Condvar::new(),
-            alarm: Arc::clone(&self.alarm),
-            is_of_member: AtomicBool::new(false),
-        }
+    fn new_way(
+        &self,
+        to: &Arc<str>,
+        line: impl FnOnce(Weak<dyn SendQueue>) -> Box<dyn Sender>,
+    ) -> Arc<PeerPath> {
+        Arc::new_cyclic(|way: &Weak<PeerPath>| {
+            let line = Some(line(Weak::clone(way) as Weak<dyn SendQueue>));
+            PeerPath {
+                to: Arc::clone(to),
+                state: Mutex::new(PathState { line, ..PathState::default() }),
+                alarm: Arc::clone(&self.alarm),
+                is_of_member: AtomicBool::new(false),
+            }
+        })
     }
 
     /// With more paths to members than there are members, the least recently used one leads to a former
@@ -160,7 +169,7 @@ impl Outbox {
         }
     }
 
-    /// Closes all paths. A thread that is blocked on its peer ends later.
+    /// Closes all paths.
     pub(crate) fn close(&self) {
         for (_, way) in self.ways.lock().drain() {
             way.end();
@@ -194,75 +203,58 @@ impl PeerPath {
 
     fn end(&self) {
         self.state.lock().closed = true;
-        self.wake.notify_all();
     }
 
-    /// Sends queued messages, on this thread if that cannot block.
-    pub(crate) fn flush(self: &Arc<Self>) {
+    /// Sends queued messages, on this thread if that is worth it.
+    pub(crate) fn flush(&self) {
         let mut state = self.state.lock();
         while state.can_send_at_once()
             && let Some(line) = state.line.take()
         {
             let batch = state.batch();
             drop(state);
-            let line = Self::send(line, &batch, false);
+            let line = Self::send(line, &batch);
             state = self.state.lock();
             state.line = Some(line);
         }
-        if !state.has_work() || state.closed {
-            return;
-        }
-        if !state.has_thread {
-            state.has_thread = true;
-            let way = Arc::clone(self);
-            let thread = std::thread::Builder::new().name("kvstore-send".into());
-            if let Err(error) =
-                crate::pool::without_signals(|| thread.spawn(move || way.serve_guarded()))
-            {
-                state.has_thread = false;
-                log(Level::Error, || format!("cannot start a thread to send: {error}"));
-            }
-        }
-        drop(state);
-        self.wake.notify_one();
+        state.call_back();
     }
 
-    fn send(
-        mut line: Box<dyn Sender>,
-        batch: &[Message<Bytes>],
-        may_wait: bool,
-    ) -> Box<dyn Sender> {
+    fn send(mut line: Box<dyn Sender>, batch: &[Message<Bytes>]) -> Box<dyn Sender> {
         let room: usize = batch.iter().map(|message| length(message.frame_len())).sum();
         let mut parcel = line.parcel(room, batch.iter().map(lent).sum());
         batch.iter().for_each(|message| pack(message, &mut parcel));
         if parcel.len() > 0 {
-            line.send(parcel, may_wait);
+            line.send(parcel);
         }
         line
     }
 
-    fn serve_guarded(&self) {
-        if let Err(panic) = panics::catch(|| self.serve()) {
-            (self.alarm)(&panic);
-        }
-    }
-
+    /// Sends queued messages while the peer takes them, for one turn.
     fn serve(&self) {
         let mut state = self.state.lock();
-        while !state.closed {
-            let work = if state.has_work() { state.line.take() } else { None };
-            let Some(mut line) = work else {
-                self.wake.wait(&mut state);
-                continue;
-            };
+        state.is_called_back = false;
+        let mut sent = 0;
+        while sent < TURN
+            && state.can_send()
+            && let Some(line) = state.line.take()
+        {
+            let before = state.bytes;
             let batch = state.batch();
+            sent += before - state.bytes;
             drop(state);
-            line.settle();
-            if !batch.is_empty() {
-                line = Self::send(line, &batch, true);
-            }
+            let line = Self::send(line, &batch);
             state = self.state.lock();
             state.line = Some(line);
+        }
+        state.call_back();
+    }
+}
+
+impl SendQueue for PeerPath {
+    fn go_on(self: Arc<Self>) {
+        if let Err(panic) = panics::catch(|| self.serve()) {
+            (self.alarm)(&panic);
         }
     }
 }
@@ -372,20 +364,38 @@ impl PathState {
         self.line.is_some() && !self.has_work()
     }
 
-    /// Whether a queued message can be sent without blocking on the peer.
+    /// Whether there is a message that the sender takes.
+    fn can_send(&mut self) -> bool {
+        let has_work = !self.closed && !self.messages.is_empty();
+        has_work && self.line.as_mut().is_some_and(|line| line.is_ready())
+    }
+
+    /// Has the transport call this path when the sender takes the messages that are left. A thread that sends
+    /// with it does so at its end.
+    fn call_back(&mut self) {
+        if let Some(line) = &mut self.line
+            && !self.closed
+            && !self.messages.is_empty()
+            && !std::mem::replace(&mut self.is_called_back, true)
+        {
+            line.call_back();
+        }
+    }
+
+    /// Whether the posting thread sends a queued message.
     fn can_send_at_once(&mut self) -> bool {
+        if !self.can_send() {
+            return false;
+        }
         let (Some(line), Some(first)) = (&mut self.line, self.messages.front()) else {
             return false;
         };
-        if !line.is_ready() {
-            return false;
-        }
         let is_calm = self.bytes <= CALM && self.backlog <= CALM;
         if is_calm || !has_few_processors() {
             return is_calm;
         }
-        // A posting thread sends by itself if the send does not block: a sending thread would only add
-        // latency. The next batch has no more bytes than this.
+        // Another thread would only add latency, unless it copies much meanwhile. The next batch has no more
+        // bytes than this.
         match line.room_for(length(self.bytes.min(TOGETHER).max(first.frame_len()))) {
             SendMode::Memory => true,
             SendMode::System => is_small(first),

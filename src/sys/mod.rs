@@ -63,6 +63,30 @@ pub(crate) fn receive_now(socket: RawFd, room: &mut [u8]) -> std::io::Result<usi
     usize::try_from(count).map_err(|_| std::io::Error::last_os_error())
 }
 
+/// The round trip of a TCP connection, as far as the system has measured it. Where it had to repeat the first
+/// packet and has no measure, this is the time after which it does.
+#[cfg(all(feature = "dist", target_os = "linux"))]
+pub(crate) fn round_trip(socket: RawFd) -> Option<std::time::Duration> {
+    const REPEATED: std::time::Duration = std::time::Duration::from_secs(1);
+    let mut info = std::mem::MaybeUninit::<libc::tcp_info>::zeroed();
+    let mut size = libc::socklen_t::try_from(size_of::<libc::tcp_info>()).ok()?;
+    // SAFETY: the memory is as long as the call is told; any bytes are a `tcp_info`.
+    let (result, info) = unsafe {
+        let at = info.as_mut_ptr().cast();
+        let result = libc::getsockopt(socket, libc::IPPROTO_TCP, libc::TCP_INFO, at, &raw mut size);
+        (result, info.assume_init())
+    };
+    let measured = std::time::Duration::from_micros(info.tcpi_rtt.into());
+    let is_unknown = measured.is_zero() && info.tcpi_total_retrans > 0;
+    (result == 0).then_some(if is_unknown { REPEATED } else { measured })
+}
+
+/// The round trip of a TCP connection, which is not asked for on this system.
+#[cfg(all(feature = "dist", not(target_os = "linux")))]
+pub(crate) fn round_trip(_socket: RawFd) -> Option<std::time::Duration> {
+    None
+}
+
 /// Number of processors of this process, as far as is known.
 #[cfg(feature = "dist")]
 pub(crate) fn processors() -> usize {

@@ -9,8 +9,6 @@ use std::ops::{Deref, DerefMut};
 #[cfg(not(loom))]
 use std::sync as base;
 use std::sync::PoisonError;
-#[cfg(feature = "dist")]
-use std::sync::TryLockError;
 use std::time::Instant;
 
 pub(crate) use base::Arc;
@@ -40,16 +38,6 @@ impl<T> Mutex<T> {
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
         MutexGuard(Some(self.0.lock().unwrap_or_else(PoisonError::into_inner)))
-    }
-
-    /// The lock, if no thread holds it.
-    #[cfg(feature = "dist")]
-    pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
-        match self.0.try_lock() {
-            Ok(guard) => Some(MutexGuard(Some(guard))),
-            Err(TryLockError::Poisoned(poisoned)) => Some(MutexGuard(Some(poisoned.into_inner()))),
-            Err(TryLockError::WouldBlock) => None,
-        }
     }
 
     /// Runs a closure while the lock is released.

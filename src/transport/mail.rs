@@ -1,5 +1,6 @@
 //! Inbox for tests of shared memory and TCP.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex};
 use std::time::{Duration, Instant};
 
@@ -20,12 +21,22 @@ pub(super) struct Mail {
     changed: Condvar,
     /// While this is locked, `arrived` blocks before it reads.
     pub(super) gate: Mutex<()>,
+    /// Number of connections that were made again.
+    reconnected: AtomicUsize,
 }
 
 impl Mail {
     fn hear(&self, what: Heard) {
         self.heard.lock().unwrap().push(what);
         self.changed.notify_all();
+    }
+
+    pub(super) fn reconnected(&self) -> usize {
+        self.reconnected.load(Ordering::SeqCst)
+    }
+
+    pub(super) fn has(&self, what: &Heard) -> bool {
+        self.heard.lock().unwrap().contains(what)
     }
 
     /// Waits for this number of events; returns all events so far.
@@ -51,6 +62,10 @@ impl Inbox for Mail {
 
     fn down(&self, address: &str) {
         self.hear(Heard::Down(address.into()));
+    }
+
+    fn reconnected(&self, _address: &str) {
+        self.reconnected.fetch_add(1, Ordering::SeqCst);
     }
 
     fn refused(&self, address: &str, reason: &str) {

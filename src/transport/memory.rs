@@ -8,7 +8,8 @@ use std::sync::{Arc, LazyLock, Weak};
 use super::peer_transport::{Carrier, PathState, PeerPath, PeerTransport, TransportRow};
 use super::send_buffer::SendMemory;
 use super::{
-    Inbox, Piece, SendBuffer, SendBuffers, Sender, Transport, TransportConfig, who_and_address,
+    Inbox, Piece, SendBuffer, SendBuffers, SendQueue, Sender, Transport, TransportConfig,
+    who_and_address,
 };
 use crate::sys::sync::Mutex;
 
@@ -34,6 +35,7 @@ struct Wire {
     from: String,
     to: String,
     parcels: Arc<SendBuffers>,
+    queue: Weak<dyn SendQueue>,
 }
 
 impl Exchange {
@@ -54,9 +56,9 @@ impl Transport for Member {
         &self.address
     }
 
-    fn line(&self, to: &str) -> Box<dyn Sender> {
+    fn line(&self, to: &str, queue: Weak<dyn SendQueue>) -> Box<dyn Sender> {
         let (exchange, from) = (Arc::clone(&self.exchange), self.address.clone());
-        Box::new(Wire { exchange, from, to: to.into(), parcels: Arc::default() })
+        Box::new(Wire { exchange, from, to: to.into(), parcels: Arc::default(), queue })
     }
 
     fn close(&self) {
@@ -65,7 +67,11 @@ impl Transport for Member {
 }
 
 impl Sender for Wire {
-    fn is_ready(&self) -> bool {
+    fn is_ready(&mut self) -> bool {
+        true
+    }
+
+    fn is_connected(&self) -> bool {
         true
     }
 
@@ -73,11 +79,16 @@ impl Sender for Wire {
         self.parcels.take(room - lent)
     }
 
-    fn send(&mut self, parcel: SendBuffer, _may_wait: bool) {
+    fn send(&mut self, parcel: SendBuffer) {
         let inbox = self.exchange.inboxes.lock().get(&self.to).and_then(Weak::upgrade);
         if let Some(inbox) = inbox {
             deliver(&*inbox, &self.from, parcel);
         }
+    }
+
+    fn call_back(&mut self) {
+        let queue = Weak::clone(&self.queue);
+        std::thread::spawn(move || super::send_queue::go_on(&queue));
     }
 }
 

@@ -19,6 +19,7 @@ mod piece;
 mod reader_end;
 mod resource_limits;
 mod send_buffer;
+mod send_queue;
 mod shm;
 mod table;
 mod tcp;
@@ -28,7 +29,7 @@ mod tls;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 #[cfg(test)]
 pub(crate) use memory::Exchange;
@@ -37,6 +38,7 @@ pub(crate) use piece::{Piece, Unwritten};
 pub(crate) use resource_limits::check as check_room;
 pub(crate) use send_buffer::SendBuffer;
 use send_buffer::{SendBuffers, SendMemory};
+pub(crate) use send_queue::{BlockingSender, SendQueue};
 pub(crate) use table::{AUTO, PeerChoice};
 use tcp::TcpTransport;
 
@@ -51,8 +53,11 @@ pub(crate) trait Inbox: Send + Sync {
     /// `from`, as in `worker.3@`.
     fn arrived(&self, from: &str, len: usize, pieces: &mut dyn Iterator<Item = Piece<'_>>);
 
-    /// The connection to an address has ended.
+    /// The process at an address has ended.
     fn down(&self, address: &str);
+
+    /// A connection with an address was lost and is made again: what was sent over it may not have arrived.
+    fn reconnected(&self, _address: &str) {}
 
     /// The peer rejected our credentials, or we rejected its.
     fn refused(&self, _address: &str, _reason: &str) {}
@@ -66,8 +71,8 @@ pub(crate) trait Transport: Send + Sync {
     /// The address at which peers reach this process, and its name in logs and errors.
     fn address(&self) -> &str;
 
-    /// Creates a sender to an address. Does not wait for its connection.
-    fn line(&self, to: &str) -> Box<dyn Sender>;
+    /// Creates a sender to an address, for the messages of a queue. Does not wait for its connection.
+    fn line(&self, to: &str, queue: Weak<dyn SendQueue>) -> Box<dyn Sender>;
 
     /// What carries the frames to each peer, by its address.
     fn choices(&self) -> BTreeMap<Arc<str>, PeerChoice> {
@@ -78,21 +83,25 @@ pub(crate) trait Transport: Send + Sync {
     fn close(&self);
 }
 
-/// Where a sender puts bytes, and whether it blocks.
+/// Where a sender puts bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SendMode {
-    /// The send may block until the receiver reads.
+    /// Not known.
     Unknown,
     /// The socket takes what fits, which costs more than a copy; the sender owes the rest.
     System,
-    /// Shared memory that the receiver reads: the send does not block.
+    /// Shared memory that the receiver reads.
     Memory,
 }
 
-/// Sends to one peer. Used by one thread at a time.
+/// Sends to one peer. Used by one thread at a time. No method waits for the peer.
 pub(crate) trait Sender: Send {
-    /// Whether `send` need not connect first.
-    fn is_ready(&self) -> bool;
+    /// Whether the sender takes bytes now: not while it owes bytes of earlier buffers, or a connection is
+    /// being made. Without a connection that can be made, bytes are taken and dropped.
+    fn is_ready(&mut self) -> bool;
+
+    /// Whether there is a connection.
+    fn is_connected(&self) -> bool;
 
     /// Where a send of this many bytes would put them now, whatever is in flight already.
     fn room_for(&mut self, _len: usize) -> SendMode {
@@ -103,18 +112,17 @@ pub(crate) trait Sender: Send {
     /// in it.
     fn parcel(&mut self, room: usize, lent: usize) -> SendBuffer;
 
-    /// Sends bytes, or drops them without a connection. With `may_wait` it blocks while the receiver takes no
-    /// more (backpressure), with a timeout of its own. Without, the sender may owe some of the bytes
-    /// afterwards.
-    fn send(&mut self, parcel: SendBuffer, may_wait: bool);
+    /// Sends bytes, or drops them without a connection. The sender may owe some of the bytes afterwards, and
+    /// sends them by itself.
+    fn send(&mut self, parcel: SendBuffer);
+
+    /// Has a thread of the transport call the queue, once the sender is ready.
+    fn call_back(&mut self);
 
     /// Whether bytes of earlier buffers are still unsent.
     fn owes(&self) -> bool {
         false
     }
-
-    /// Sends the owed bytes; blocks with the timeout of `send`.
-    fn settle(&mut self) {}
 }
 
 /// Configuration of a process's transport: where it listens, and which peers it dials.
@@ -131,6 +139,9 @@ pub(crate) struct TransportConfig {
     pub(crate) is_scheduler: bool,
     /// Maximum time in milliseconds for which a peer takes no bytes; then its connection ends.
     pub(crate) lease_ms: u64,
+    /// Time in milliseconds within which a process that dials this one comes again after its last connection
+    /// was lost. Later it counts as ended.
+    pub(crate) grace_ms: u64,
     /// Whether processes of one machine exchange bytes through shared memory.
     pub(crate) shm: bool,
     /// [`AUTO`], or the one transport that this process uses beside its connections.

@@ -12,10 +12,10 @@ use crate::sys;
 const FILES: u64 = 24;
 /// Files for each peer: its connection, another while one of them ends, and two rings of shared memory.
 const FILES_EACH: u64 = 4;
-/// Threads in any job beside those that read from connections: timer, port, and spare ones.
+/// Threads in any job beside those that read from connections: timer, greeter, and spare ones.
 const THREADS: u64 = 6;
-/// Threads for each peer: one that sends while the peer takes no more, and one for its ring.
-const THREADS_EACH: u64 = 2;
+/// Threads for each peer: one for its ring.
+const THREADS_EACH: u64 = 1;
 /// Stack size of a thread that only proves that it can be started, in bytes.
 const STACK: usize = 16 << 10;
 

@@ -4,7 +4,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use super::mail::wait_for;
-use super::{DialPolicy, Inbox, Piece, SendMode, Sender, TransportConfig, open};
+use super::{BlockingSender, DialPolicy, Inbox, Piece, SendMode, TransportConfig, open};
 
 pub(super) fn place(listen: Option<&str>, calls: DialPolicy) -> TransportConfig {
     let listen = listen.map(Into::into);
@@ -16,6 +16,7 @@ pub(super) fn place(listen: Option<&str>, calls: DialPolicy) -> TransportConfig 
         root,
         is_scheduler: false,
         lease_ms: 10_000,
+        grace_ms: 200,
         shm: true,
         transport: super::AUTO.into(),
         most_connections: 10,
@@ -27,10 +28,10 @@ fn inbox(mail: &Arc<Mail>) -> Arc<dyn Inbox> {
     Arc::clone(mail) as Arc<dyn Inbox>
 }
 
-fn send(line: &mut dyn Sender, bytes: &[u8]) {
+fn send(line: &mut BlockingSender, bytes: &[u8]) {
     let mut parcel = line.parcel(bytes.len(), 0);
     parcel.copy(bytes);
-    line.send(parcel, true);
+    line.send(parcel, Instant::now() + Duration::from_secs(20));
 }
 
 /// Sender and bytes of a message.
@@ -76,16 +77,16 @@ fn bytes_go_both_ways_and_an_end_is_seen() {
     let worker = open(&place(None, DialPolicy::Everybody), &inbox(&worker_mail)).unwrap();
 
     let large: Vec<u8> = (0..251).cycle().take(3_000_000).collect();
-    let mut forth = worker.line(server.address());
-    send(&mut *forth, &[1, 2, 3]);
-    send(&mut *forth, &large);
+    let mut forth = BlockingSender::new(&*worker, server.address());
+    send(&mut forth, &[1, 2, 3]);
+    send(&mut forth, &large);
     server_mail.wait(|mail, _| mail.len() == 2);
     let mail = server_mail.state.lock().unwrap().0.clone();
     assert_eq!(mail[0], (worker.address().to_string(), vec![1, 2, 3]));
     assert!(mail[1].1 == large);
 
-    let mut back = server.line(worker.address());
-    send(&mut *back, &large);
+    let mut back = BlockingSender::new(&*server, worker.address());
+    send(&mut back, &large);
     worker_mail.wait(|mail, _| mail.len() == 1);
     assert!(worker_mail.state.lock().unwrap().0[0].1 == large);
 
@@ -103,9 +104,9 @@ fn what_a_parcel_has_borrowed_stands_where_it_was_put() {
         let calls = TransportConfig { shm, ..place(None, DialPolicy::Everybody) };
         let server = open(&listens, &inbox(&mail)).unwrap();
         let worker = open(&calls, &inbox(&Arc::default())).unwrap();
-        let mut line = worker.line(server.address());
+        let mut line = BlockingSender::new(&*worker, server.address());
         // The receiver maps a ring only after its offer.
-        send(&mut *line, &[0]);
+        send(&mut line, &[0]);
         mail.wait(|mail, _| mail.len() == 1);
         if shm {
             wait_for(|| (line.room_for(1) == SendMode::Memory).then_some(()));
@@ -126,7 +127,7 @@ fn what_a_parcel_has_borrowed_stands_where_it_was_put() {
                 parcel.copy(part);
             }
         }
-        line.send(parcel, true);
+        line.send(parcel, Instant::now() + Duration::from_secs(20));
         mail.wait(|mail, _| mail.len() == 2);
         assert!(mail.state.lock().unwrap().0[1].1 == parts.concat(), "shared memory: {shm}");
         worker.close();
@@ -141,24 +142,24 @@ fn a_transport_of_the_table_carries_what_has_room_and_the_connection_all_else() 
     let listens = of(place(Some("127.0.0.1:0"), DialPolicy::Nobody));
     let server = open(&listens, &inbox(&mail)).unwrap();
     let worker = open(&of(place(None, DialPolicy::Everybody)), &inbox(&Arc::default())).unwrap();
-    let mut line = worker.line(server.address());
-    let used = |line: &mut dyn Sender, len: usize| {
+    let mut line = BlockingSender::new(&*worker, server.address());
+    let used = |line: &mut BlockingSender, len: usize| {
         let mut parcel = line.parcel(len, 0);
         let row = parcel.row;
         parcel.copy(&vec![7; len]);
-        line.send(parcel, true);
+        line.send(parcel, Instant::now() + Duration::from_secs(20));
         row
     };
-    assert_eq!(used(&mut *line, 10), None, "its offer travels over the connection");
+    assert_eq!(used(&mut line, 10), None, "its offer travels over the connection");
     let choice = |network: &dyn super::Transport, to: &str| network.choices()[to].clone();
     let pending = choice(&*worker, server.address());
     assert_eq!(pending.transport, "tcp");
     let why = [("memory", "the peer has not accepted it"), ("shm", "transport=memory")];
     assert!(pending.others.iter().map(|(name, why)| (*name, &**why)).eq(why), "{pending:?}");
     mail.wait(|mail, _| mail.len() == 1);
-    assert_eq!(used(&mut *line, 20), Some(0));
-    assert_eq!(used(&mut *line, 2 << 20), None);
-    assert_eq!(used(&mut *line, 30), Some(0));
+    assert_eq!(used(&mut line, 20), Some(0));
+    assert_eq!(used(&mut line, 2 << 20), None);
+    assert_eq!(used(&mut line, 30), Some(0));
     mail.wait(|mail, _| mail.len() == 4);
     let name = worker.address().to_owned();
     assert!(mail.state.lock().unwrap().0.iter().all(|(from, _)| *from == name));

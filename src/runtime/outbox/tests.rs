@@ -49,6 +49,11 @@ fn frames_are_the_same_wherever_their_values_lie() {
     assert!(sent(&batch) == expected);
 }
 
+/// A queue that is not called.
+fn no_queue() -> Weak<dyn SendQueue> {
+    Weak::<PeerPath>::new()
+}
+
 /// Encoded bytes of messages.
 fn sent(batch: &[Message<Bytes>]) -> Vec<u8> {
     let exchange: Arc<Exchange> = Arc::default();
@@ -56,8 +61,8 @@ fn sent(batch: &[Message<Bytes>]) -> Vec<u8> {
     let inbox: Arc<dyn Inbox> = keeper.clone();
     let _there = exchange.join("there", &inbox);
     let deaf: Arc<dyn Inbox> = Arc::new(Deaf);
-    let line = exchange.join("here", &deaf).line("there");
-    PeerPath::send(line, batch, true);
+    let line = exchange.join("here", &deaf).line("there", no_queue());
+    PeerPath::send(line, batch);
     std::mem::take(&mut *keeper.0.lock())
 }
 
@@ -147,7 +152,11 @@ struct Memory {
 }
 
 impl Sender for Memory {
-    fn is_ready(&self) -> bool {
+    fn is_ready(&mut self) -> bool {
+        true
+    }
+
+    fn is_connected(&self) -> bool {
         true
     }
 
@@ -160,17 +169,17 @@ impl Sender for Memory {
         self.line.parcel(room, lent)
     }
 
-    fn send(&mut self, _: SendBuffer, may_wait: bool) {
-        assert!(!may_wait);
-    }
+    fn send(&mut self, _: SendBuffer) {}
+
+    fn call_back(&mut self) {}
 }
 
 /// Of this many bytes, in messages of `size`, the number that cannot be sent without blocking.
 fn left_after_sending(bytes: usize, size: usize, room: usize, beyond: SendMode) -> usize {
     let exchange: Arc<Exchange> = Arc::default();
     let deaf: Arc<dyn Inbox> = Arc::new(Deaf);
-    let line = exchange.join("here", &deaf).line("there");
-    let way = outbox().new_way(&"there".into(), Box::new(Memory { room, beyond, line }));
+    let line = exchange.join("here", &deaf).line("there", no_queue());
+    let way = outbox().new_way(&"there".into(), |_| Box::new(Memory { room, beyond, line }));
     let mut state = way.state.lock();
     let blocks: Arc<BlockPool> = Arc::default();
     let value = Bytes::of_block(Arc::new(blocks.join(&[&vec![1; size]]).unwrap()));
@@ -181,7 +190,7 @@ fn left_after_sending(bytes: usize, size: usize, room: usize, beyond: SendMode) 
     while state.can_send_at_once() {
         let batch = state.batch();
         let line = state.line.take().unwrap();
-        state.line = Some(PeerPath::send(line, &batch, false));
+        state.line = Some(PeerPath::send(line, &batch));
     }
     length(state.bytes)
 }
@@ -219,7 +228,7 @@ fn post(outbox: &Outbox, to: &str) -> Vec<Arc<PeerPath>> {
 }
 
 fn answer(outbox: &Outbox, to: &str) -> usize {
-    post(outbox, to).iter().map(PeerPath::flush).count()
+    post(outbox, to).iter().map(|way| way.flush()).count()
 }
 
 fn member(at: usize) -> String {

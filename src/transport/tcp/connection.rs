@@ -1,32 +1,37 @@
-//! A connection with one peer, and its sending side. Reading is the part of `io_threads`.
+//! A connection with one peer, and its sending side. Reading is the part of `io_threads`, and so is sending
+//! what the socket has not taken at once.
 
+use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::net::{Shutdown, TcpStream};
 use std::os::fd::{AsRawFd, RawFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use smallvec::SmallVec;
 use socket2::{SockRef, TcpKeepalive};
 
+use super::call_backs::CallBacks;
 use super::framing::{HEAD, MessageKind, head};
 use crate::sys;
 use crate::sys::sync::Mutex;
 use crate::transport::tls::{Sealer, TlsError};
-use crate::transport::who_and_address;
+use crate::transport::{SendQueue, who_and_address};
 
 /// Idle time before the first TCP keepalive probe. A connection may be idle for long between rounds; probes
 /// keep its state in firewalls and NAT, and end it when the other machine is gone.
 const QUIET: Duration = Duration::from_secs(60);
 
 /// A write to a broken connection must not end the process by SIGPIPE.
-const WAITING: i32 = libc::MSG_NOSIGNAL;
-const AT_ONCE: i32 = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
+const FLAGS: i32 = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
 
 /// Maximum number of slices of one call (`IOV_MAX`).
 const MOST_SLICES: usize = 1_024;
+/// Maximum number of spare buffers for records of TLS in a process, and of bytes in one.
+const SPARE: usize = 4;
+const MOST_SPARE_BYTES: usize = 1 << 20;
 
 /// An admitted connection.
 pub(super) struct Connection {
@@ -37,13 +42,57 @@ pub(super) struct Connection {
     is_preferred: bool,
     write: Mutex<WriteHalf>,
     ended: AtomicBool,
+    /// The peer has announced the end of its process.
+    said_goodbye: AtomicBool,
+    /// Of the thread that reads from it.
+    call_backs: Arc<CallBacks>,
 }
 
 struct WriteHalf {
     sealer: Option<Sealer>,
-    /// Bytes that the socket did not take at once, and how many of them were sent since.
-    rest: Vec<u8>,
-    sent: usize,
+    records: Arc<RecordBuffers>,
+    /// Bytes that the socket has not taken yet: what was lent is referenced, not copied.
+    owed: VecDeque<Bytes>,
+    /// When the socket last took bytes while some were owed.
+    progress: Instant,
+    /// The queues to call when no bytes are owed.
+    waiting: Vec<Weak<dyn SendQueue>>,
+    /// The sending direction is to be closed behind the owed bytes.
+    is_finishing: bool,
+}
+
+/// Spare buffers for records of TLS: an idle connection has none.
+#[derive(Default)]
+pub(super) struct RecordBuffers(Mutex<Vec<Vec<u8>>>);
+
+/// A buffer that returns to its pool when it is dropped.
+struct RecordBuffer {
+    bytes: Vec<u8>,
+    home: Arc<RecordBuffers>,
+}
+
+impl RecordBuffers {
+    fn take(self: &Arc<Self>) -> RecordBuffer {
+        let bytes = self.0.lock().pop().unwrap_or_default();
+        RecordBuffer { bytes, home: Arc::clone(self) }
+    }
+}
+
+impl AsRef<[u8]> for RecordBuffer {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl Drop for RecordBuffer {
+    fn drop(&mut self) {
+        let mut bytes = std::mem::take(&mut self.bytes);
+        bytes.clear();
+        let mut spare = self.home.0.lock();
+        if spare.len() < SPARE && (1..=MOST_SPARE_BYTES).contains(&bytes.capacity()) {
+            spare.push(bytes);
+        }
+    }
 }
 
 /// Sets the options of a socket, before its first byte.
@@ -53,20 +102,32 @@ pub(super) fn prepare(socket: &TcpStream) -> io::Result<()> {
 }
 
 impl Connection {
-    /// The socket blocks a send that may wait, for `patience` at most: a thread that waited for readiness
-    /// would go on only when a third of the buffer is free. What is read never waits.
+    /// `call_backs` are those of the thread that reads from it.
     pub(super) fn new(
         socket: TcpStream,
         from: String,
         is_preferred: bool,
-        patience: Duration,
         sealer: Option<Sealer>,
-    ) -> io::Result<Arc<Self>> {
-        socket.set_nonblocking(false)?;
-        socket.set_write_timeout(Some(patience))?;
-        let write = Mutex::new(WriteHalf { sealer, rest: Vec::new(), sent: 0 });
-        let ended = AtomicBool::new(false);
-        Ok(Arc::new(Self { socket, from, is_preferred, write, ended }))
+        records: &Arc<RecordBuffers>,
+        call_backs: &Arc<CallBacks>,
+    ) -> Arc<Self> {
+        let write = WriteHalf {
+            sealer,
+            records: Arc::clone(records),
+            owed: VecDeque::new(),
+            progress: Instant::now(),
+            waiting: Vec::new(),
+            is_finishing: false,
+        };
+        Arc::new(Self {
+            socket,
+            from,
+            is_preferred,
+            write: Mutex::new(write),
+            ended: AtomicBool::new(false),
+            said_goodbye: AtomicBool::new(false),
+            call_backs: Arc::clone(call_backs),
+        })
     }
 
     pub(super) fn from(&self) -> &str {
@@ -90,34 +151,54 @@ impl Connection {
         !self.ended.load(Ordering::Acquire)
     }
 
-    /// Ends the connection in both directions: its reader notices, and each write fails.
+    /// The peer announces the end of its process.
+    pub(super) fn take_goodbye(&self) {
+        self.said_goodbye.store(true, Ordering::Release);
+    }
+
+    pub(super) fn has_said_goodbye(&self) -> bool {
+        self.said_goodbye.load(Ordering::Acquire)
+    }
+
+    /// Ends the connection in both directions: its reader notices, and each write fails. Queues that wait for
+    /// it are called.
     pub(super) fn end(&self) {
         self.ended.store(true, Ordering::Release);
         // The socket may be closed already.
         let _ = self.socket.shutdown(Shutdown::Both);
+        let mut write = self.write.lock();
+        write.owed = VecDeque::new();
+        let waiting = std::mem::take(&mut write.waiting);
+        drop(write);
+        waiting.into_iter().for_each(|queue| self.call_backs.post(queue));
     }
 
     /// Tells the peer by an alert of TLS why the connection ends.
     pub(super) fn alert(&self, error: &TlsError) {
-        self.seal_end(|sealer, rest| sealer.alert(error, rest));
+        let mut write = self.write.lock();
+        // A peer that takes no bytes gets no alert either.
+        let _ = write.seal(self, |sealer, out| {
+            sealer.alert(error, out);
+            Ok(())
+        });
     }
 
-    fn seal_end(&self, seal: impl FnOnce(&mut Sealer, &mut Vec<u8>)) {
-        if let Some(mut write) = self.write.try_lock() {
-            let WriteHalf { sealer, rest, .. } = &mut *write;
-            if let Some(sealer) = sealer {
-                seal(sealer, rest);
-            }
-            // Without waiting: a peer that takes no bytes gets no end either.
-            let _ = write.flush(self, false);
-        }
-    }
-
-    /// Ends the connection behind what was sent; bytes of the peer are still read.
+    /// Ends the connection behind what was sent, with the notice that this process ends; bytes of the peer are
+    /// still read.
     pub(super) fn finish(&self) {
-        self.seal_end(Sealer::close);
+        let mut write = self.write.lock();
+        if !self.is_open() {
+            return;
+        }
+        // After an error the peer has no connection either.
+        let _ = write.send(self, MessageKind::Goodbye, Vec::new(), &[]);
+        let _ = write.seal(self, |sealer, out| {
+            sealer.close(out);
+            Ok(())
+        });
         self.ended.store(true, Ordering::Release);
-        let _ = self.socket.shutdown(Shutdown::Write);
+        write.is_finishing = true;
+        write.finish(self);
     }
 
     /// Whether bytes of earlier messages are still unsent.
@@ -125,32 +206,43 @@ impl Connection {
         self.write.lock().owes()
     }
 
-    /// Sends a message with scatter/gather: each lent slice follows its number of own bytes. Without
-    /// `may_wait`, bytes that the socket does not take at once are kept. After an error the connection is
-    /// unusable.
+    /// Whether the peer has taken no owed byte for this time.
+    pub(super) fn is_stuck(&self, patience: Duration) -> bool {
+        let write = self.write.lock();
+        write.owes() && write.progress.elapsed() > patience
+    }
+
+    /// Sends a message with scatter/gather: each lent slice follows its number of own bytes. Bytes that the
+    /// socket does not take at once are owed. After an error the connection is unusable.
     pub(super) fn send(
         &self,
         kind: MessageKind,
-        own: &[u8],
+        own: impl AsRef<[u8]> + Send + 'static,
         lent: &[(usize, Bytes)],
-        may_wait: bool,
     ) -> io::Result<()> {
-        let len = own.len() + lent.iter().map(|(_, lent)| lent.len()).sum::<usize>();
-        let head = head(kind, len)?;
-        let mut slices = SmallVec::<[IoSlice<'_>; 8]>::new();
-        slices.push(IoSlice::new(&head));
-        let mut taken = 0;
-        for (at, lent) in lent {
-            slices.extend([IoSlice::new(&own[taken..*at]), IoSlice::new(lent)]);
-            taken = *at;
-        }
-        slices.push(IoSlice::new(&own[taken..]));
-        self.write.lock().send(self, &mut slices, HEAD + len, may_wait)
+        self.write.lock().send(self, kind, own, lent)
     }
 
-    /// Sends the owed bytes; without `may_wait`, only as many as the socket takes.
-    pub(super) fn settle(&self, may_wait: bool) -> io::Result<()> {
-        self.write.lock().flush(self, may_wait)
+    /// Has the queue called on the thread that reads from this connection, once no bytes are owed.
+    pub(super) fn call_back(&self, queue: Weak<dyn SendQueue>) {
+        let mut write = self.write.lock();
+        if write.owes() && self.is_open() {
+            write.waiting.push(queue);
+        } else {
+            drop(write);
+            self.call_backs.post(queue);
+        }
+    }
+
+    /// Sends owed bytes, as many as the socket takes; gives the queues to call if none are left.
+    pub(super) fn pay(&self) -> io::Result<Vec<Weak<dyn SendQueue>>> {
+        let mut write = self.write.lock();
+        write.flush(self)?;
+        if write.owes() {
+            return Ok(Vec::new());
+        }
+        write.finish(self);
+        Ok(std::mem::take(&mut write.waiting))
     }
 
     /// Reads what has arrived.
@@ -158,18 +250,15 @@ impl Connection {
         sys::receive_now(self.fd(), room)
     }
 
-    /// Number of bytes taken; None if the socket takes none now. A wait ends with the socket's timeout.
-    fn write(&self, slices: &[IoSlice<'_>], may_wait: bool) -> io::Result<Option<usize>> {
+    /// Number of bytes taken; None if the socket takes none now.
+    fn write(&self, slices: &[IoSlice<'_>]) -> io::Result<Option<usize>> {
         let slices = &slices[..slices.len().min(MOST_SLICES)];
-        let flags = if may_wait { WAITING } else { AT_ONCE };
         loop {
-            match SockRef::from(&self.socket).send_vectored_with_flags(slices, flags) {
+            match SockRef::from(&self.socket).send_vectored_with_flags(slices, FLAGS) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(count) => return Ok(Some(count)),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock && !may_wait => {
-                    return Ok(None);
-                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
                 Err(error) => return Err(error),
             }
         }
@@ -178,51 +267,131 @@ impl Connection {
 
 impl WriteHalf {
     fn owes(&self) -> bool {
-        self.sent < self.rest.len()
+        !self.owed.is_empty()
     }
 
     fn send(
         &mut self,
         connection: &Connection,
-        slices: &mut [IoSlice<'_>],
-        len: usize,
-        may_wait: bool,
+        kind: MessageKind,
+        own: impl AsRef<[u8]> + Send + 'static,
+        lent: &[(usize, Bytes)],
     ) -> io::Result<()> {
-        self.flush(connection, may_wait)?;
-        if let Some(sealer) = &mut self.sealer {
-            sealer.seal(slices, &mut self.rest).map_err(io::Error::other)?;
-            return self.flush(connection, may_wait);
+        let len = own.as_ref().len() + lent.iter().map(|(_, lent)| lent.len()).sum::<usize>();
+        let head = head(kind, len)?;
+        let sent = self.try_send(connection, &head, own.as_ref(), lent)?;
+        if sent < HEAD + len {
+            self.owe(sent, &head, Bytes::from_owner(own), lent);
         }
-        if self.owes() {
-            self.keep(slices);
-            return Ok(());
+        Ok(())
+    }
+
+    /// Number of bytes that are sent, or sealed.
+    fn try_send(
+        &mut self,
+        connection: &Connection,
+        head: &[u8],
+        own: &[u8],
+        lent: &[(usize, Bytes)],
+    ) -> io::Result<usize> {
+        let mut slices = SmallVec::<[IoSlice<'_>; 8]>::new();
+        slices.push(IoSlice::new(head));
+        let mut taken = 0;
+        for (at, lent) in lent {
+            slices.extend([IoSlice::new(&own[taken..*at]), IoSlice::new(lent)]);
+            taken = *at;
         }
-        let (mut left, mut slices) = (len, slices);
-        while left > 0 {
-            let Some(count) = connection.write(slices, may_wait)? else {
-                self.keep(slices);
-                return Ok(());
-            };
+        slices.push(IoSlice::new(&own[taken..]));
+        let len = slices.iter().map(|slice| slice.len()).sum();
+        if self.sealer.is_some() {
+            self.seal(connection, |sealer, out| sealer.seal(&slices, out))?;
+            return Ok(len);
+        }
+        let mut sent = 0;
+        let mut slices = &mut slices[..];
+        while !self.owes() && sent < len {
+            let Some(count) = connection.write(slices)? else { break };
             IoSlice::advance_slices(&mut slices, count);
-            left -= count;
+            sent += count;
+        }
+        Ok(sent)
+    }
+
+    /// Keeps a message behind its first `sent` bytes.
+    fn owe(&mut self, mut sent: usize, head: &[u8], own: Bytes, lent: &[(usize, Bytes)]) {
+        self.begin();
+        let mut keep = |part: Bytes| {
+            let skip = sent.min(part.len());
+            sent -= skip;
+            if skip < part.len() {
+                self.owed.push_back(part.slice(skip..));
+            }
+        };
+        keep(Bytes::copy_from_slice(head));
+        let mut taken = 0;
+        for (at, lent) in lent {
+            keep(own.slice(taken..*at));
+            keep(lent.clone());
+            taken = *at;
+        }
+        keep(own.slice(taken..));
+    }
+
+    /// The peer has its time from the first owed byte on.
+    fn begin(&mut self) {
+        if !self.owes() {
+            self.progress = Instant::now();
+        }
+    }
+
+    /// Sends records of TLS, if there is TLS.
+    fn seal(
+        &mut self,
+        connection: &Connection,
+        seal: impl FnOnce(&mut Sealer, &mut Vec<u8>) -> Result<(), TlsError>,
+    ) -> io::Result<()> {
+        let Some(sealer) = &mut self.sealer else { return Ok(()) };
+        let mut records = self.records.take();
+        seal(sealer, &mut records.bytes).map_err(io::Error::other)?;
+        let mut sent = 0;
+        while !self.owes() && sent < records.bytes.len() {
+            let Some(count) = connection.write(&[IoSlice::new(&records.bytes[sent..])])? else {
+                break;
+            };
+            sent += count;
+        }
+        if sent < records.bytes.len() {
+            self.begin();
+            self.owed.push_back(Bytes::from_owner(records).slice(sent..));
         }
         Ok(())
     }
 
-    fn flush(&mut self, connection: &Connection, may_wait: bool) -> io::Result<()> {
+    fn flush(&mut self, connection: &Connection) -> io::Result<()> {
         while self.owes() {
-            let rest = [IoSlice::new(&self.rest[self.sent..])];
-            let Some(count) = connection.write(&rest, may_wait)? else { return Ok(()) };
-            self.sent += count;
+            let slices = self.owed.iter().take(MOST_SLICES).map(|part| IoSlice::new(part));
+            let slices: SmallVec<[IoSlice<'_>; 8]> = slices.collect();
+            let taken = connection.write(&slices)?;
+            drop(slices);
+            let Some(mut count) = taken else { return Ok(()) };
+            self.progress = Instant::now();
+            while let Some(first) = self.owed.front_mut() {
+                if count < first.len() {
+                    bytes::Buf::advance(first, count);
+                    break;
+                }
+                count -= first.len();
+                self.owed.pop_front();
+            }
         }
-        self.rest.clear();
-        self.sent = 0;
         Ok(())
     }
 
-    fn keep(&mut self, slices: &[IoSlice<'_>]) {
-        self.rest.drain(..self.sent);
-        self.sent = 0;
-        slices.iter().for_each(|slice| self.rest.extend_from_slice(slice));
+    /// Closes the sending direction if that is due.
+    fn finish(&mut self, connection: &Connection) {
+        if self.is_finishing && !self.owes() {
+            self.is_finishing = false;
+            let _ = connection.socket.shutdown(Shutdown::Write);
+        }
     }
 }

@@ -1,16 +1,19 @@
-//! What all parts of a process's transport share: its connections, and their reader.
+//! What all parts of a process's transport share: its connections, their reader, and what their ends mean.
 
+use std::collections::HashSet;
 use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::connection::Connection;
+use super::connection::{Connection, RecordBuffers};
+use super::dials::{Dials, Order};
 use super::framing::MessageKind;
 use super::io_threads::{Arrival, IoThreads, Receiver};
 use super::layer::Layer;
 use super::peers::Peers;
 use crate::credentials::{CredentialKind, Credentials};
 use crate::log::{Level, log};
+use crate::sys::sync::Mutex;
 use crate::transport::table::Transports;
 use crate::transport::{Inbox, TransportConfig};
 
@@ -19,19 +22,25 @@ const LAST_WORDS: Duration = Duration::from_millis(500);
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
 pub(super) struct Endpoint {
-    pub(super) place: TransportConfig,
+    pub(super) place: Arc<TransportConfig>,
     /// The address, or the name, by which peers know this process.
     pub(super) address: Arc<str>,
     /// The same without the identity.
     pub(super) name: String,
     pub(super) incoming: Arc<Incoming>,
     threads: IoThreads,
+    records: Arc<RecordBuffers>,
 }
 
-/// Where messages go.
+/// Where messages go, and the ends of connections.
 pub(super) struct Incoming {
+    place: Arc<TransportConfig>,
     pub(super) inbox: Arc<dyn Inbox>,
     pub(super) peers: Peers,
+    /// The connections that this process makes.
+    pub(super) dials: Arc<Dials>,
+    /// The peers whose connection has been lost, over which this process sent, and was not made again yet.
+    lost: Mutex<HashSet<String>>,
     /// The transports beside the connections.
     pub(super) transports: Arc<Transports>,
 }
@@ -55,12 +64,17 @@ impl Endpoint {
         address: Arc<str>,
         name: String,
         inbox: &Arc<dyn Inbox>,
+        dials: Arc<Dials>,
     ) -> Self {
         let transports = Arc::new(Transports::open(place, inbox));
-        let (inbox, peers) = (Arc::clone(inbox), Peers::new());
-        let incoming = Arc::new(Incoming { inbox, peers, transports });
-        let threads = IoThreads::new(Arc::clone(&incoming) as Arc<dyn Receiver>);
-        Self { place: place.clone(), address, name, incoming, threads }
+        let (place, inbox, peers) = (Arc::new(place.clone()), Arc::clone(inbox), Peers::new());
+        let lost = Mutex::default();
+        let incoming =
+            Incoming { place: Arc::clone(&place), inbox, peers, dials, lost, transports };
+        let incoming = Arc::new(incoming);
+        let patience = Duration::from_millis(place.lease_ms);
+        let threads = IoThreads::new(Arc::clone(&incoming) as Arc<dyn Receiver>, patience);
+        Self { place, address, name, incoming, threads, records: Arc::default() }
     }
 
     pub(super) fn credentials(&self) -> Option<&Credentials> {
@@ -81,18 +95,22 @@ impl Endpoint {
     pub(super) fn adopt(&self, greeted: Greeted) -> Option<Arc<Connection>> {
         let Greeted { socket, from, is_preferred, layer, received, plain } = greeted;
         let (sealer, opener) = layer.split().ok()?;
-        let patience = Duration::from_millis(self.place.lease_ms);
-        let connection = Connection::new(socket, from, is_preferred, patience, sealer).ok()?;
+        let seat = match self.threads.seat() {
+            Ok(seat) => seat,
+            Err(error) => {
+                log(Level::Warn, || format!("cannot read a connection: {error}"));
+                return None;
+            }
+        };
+        let call_backs = seat.call_backs();
+        let connection =
+            Connection::new(socket, from, is_preferred, sealer, &self.records, call_backs);
         if !self.incoming.peers.add(&connection) {
             return None;
         }
         let reader = Arc::clone(&connection);
-        let arrival = Arrival { connection: reader, opener, sealed: received, plain };
-        if let Err(error) = self.threads.read(arrival) {
-            log(Level::Warn, || format!("cannot read a connection: {error}"));
-            self.incoming.peers.remove(&connection);
-            return None;
-        }
+        seat.read(Arrival { connection: reader, opener, sealed: received, plain });
+        self.incoming.made(&connection);
         Some(connection)
     }
 
@@ -127,14 +145,45 @@ impl Receiver for Incoming {
                 self.inbox.arrived(from, payload.len(), &mut std::iter::once(payload.into()));
             }
             MessageKind::Offer(kind) => self.transports.accept(kind, from, payload),
+            MessageKind::Goodbye => connection.take_goodbye(),
         }
     }
 
     fn ended(&self, connection: &Arc<Connection>) {
         let address = connection.address();
-        if !self.peers.remove(connection) {
+        let Some(is_last) = self.peers.remove(connection) else { return };
+        if connection.has_said_goodbye() {
+            if is_last {
+                self.gone(address);
+            }
             return;
         }
+        if connection.is_preferred() {
+            self.lost.lock().insert(address.into());
+        }
+        if let Some(other) = self.peers.find(address) {
+            self.made(&other);
+        }
+        if self.place.calls(address) {
+            self.dials.order(Order::Redial(address.into()));
+        } else if is_last {
+            self.dials.order(Order::Await(address.into()));
+        }
+    }
+}
+
+impl Incoming {
+    /// A connection can be used for sending: what was sent over a lost one is to be sent again.
+    fn made(&self, connection: &Connection) {
+        let is_used = connection.is_preferred() || !self.place.calls(connection.address());
+        if is_used && self.lost.lock().remove(connection.address()) {
+            self.inbox.reconnected(connection.address());
+        }
+    }
+
+    /// The process at an address has ended.
+    pub(super) fn gone(&self, address: &str) {
+        self.lost.lock().remove(address);
         if !self.transports.end(address) {
             self.inbox.down(address);
         }

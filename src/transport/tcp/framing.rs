@@ -17,13 +17,19 @@ pub(super) enum MessageKind {
     Frames,
     /// An offer of the transport whose offers have this kind.
     Offer(u16),
+    /// The process of the sender ends.
+    Goodbye,
 }
+
+/// The kind of [`MessageKind::Goodbye`]; those of offers are smaller, or for tests.
+const GOODBYE: u16 = 255;
 
 impl MessageKind {
     fn code(self) -> u16 {
         match self {
             Self::Frames => 0,
             Self::Offer(kind) => kind,
+            Self::Goodbye => GOODBYE,
         }
     }
 
@@ -31,6 +37,7 @@ impl MessageKind {
     fn of(code: u16) -> Option<Self> {
         match code {
             0 => Some(Self::Frames),
+            GOODBYE => Some(Self::Goodbye),
             kind => is_offer(kind).then_some(Self::Offer(kind)),
         }
     }

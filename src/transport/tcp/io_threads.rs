@@ -1,25 +1,29 @@
-//! The threads that read from all connections. Also called: event loop, reactor.
+//! The threads that read from all connections, and send what their sockets have not taken at once. Also
+//! called: event loop, reactor.
 //!
 //! There are as many as processors, whatever the number of connections. Each waits for readiness (`mio`) of
-//! its connections, and hands on what has arrived.
+//! its connections, hands on what has arrived, and calls the queues that wait for a connection. Readiness is
+//! edge-triggered: the system reports a socket as writable only after it has refused bytes.
 
 use std::cell::RefCell;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::{JoinHandle, ThreadId};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use foldhash::{HashMap, HashMapExt};
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Registry, Token, Waker};
 
+use super::call_backs::CallBacks;
 use super::connection::Connection;
 use super::framing::{Delivery, HEAD, MessageKind, first};
 use crate::log::{Level, log};
 use crate::sys::processors;
 use crate::sys::sync::Mutex;
 use crate::transport::adaptive_wait::AdaptiveWait;
+use crate::transport::send_queue::go_on;
 use crate::transport::tls::Opener;
 
 /// Size of a read while the number of expected bytes is unknown.
@@ -29,6 +33,8 @@ const MOST_KEPT: usize = 4 << 20;
 /// Number of buffers that a thread keeps.
 const BUFFERS: usize = 4;
 const WAKE: Token = Token(usize::MAX);
+/// A connection whose peer takes no bytes is looked at this often in the time that it has.
+const LOOKS: u32 = 4;
 
 /// What the threads do with the messages, and with the end, of a connection.
 pub(super) trait Receiver: Send + Sync {
@@ -48,6 +54,8 @@ pub(super) struct Arrival {
 
 pub(super) struct IoThreads {
     receiver: Arc<dyn Receiver>,
+    /// Maximum time for which a peer takes no bytes.
+    patience: Duration,
     /// None after `close`.
     threads: Mutex<Option<Vec<IoThread>>>,
 }
@@ -62,17 +70,32 @@ struct Shared {
     arrivals: Mutex<Vec<Arrival>>,
     /// Number of connections, with those that the thread has not seen yet.
     load: AtomicUsize,
-    closed: AtomicBool,
-    waker: Waker,
+    call_backs: Arc<CallBacks>,
+}
+
+/// A place for one connection on a thread.
+pub(super) struct Seat(Arc<Shared>);
+
+impl Seat {
+    pub(super) fn call_backs(&self) -> &Arc<CallBacks> {
+        &self.0.call_backs
+    }
+
+    /// Begins to read a connection.
+    pub(super) fn read(self, arrival: Arrival) {
+        self.0.load.fetch_add(1, Ordering::Relaxed);
+        self.0.arrivals.lock().push(arrival);
+        self.0.call_backs.wake();
+    }
 }
 
 impl IoThreads {
-    pub(super) fn new(receiver: Arc<dyn Receiver>) -> Self {
-        Self { receiver, threads: Mutex::new(Some(Vec::new())) }
+    pub(super) fn new(receiver: Arc<dyn Receiver>, patience: Duration) -> Self {
+        Self { receiver, patience, threads: Mutex::new(Some(Vec::new())) }
     }
 
-    /// Begins to read a connection, on the thread with the fewest.
-    pub(super) fn read(&self, arrival: Arrival) -> io::Result<()> {
+    /// A place on the thread with the fewest connections.
+    pub(super) fn seat(&self) -> io::Result<Seat> {
         let mut threads = self.threads.lock();
         let threads = threads.as_mut().ok_or(io::ErrorKind::NotConnected)?;
         let load = |thread: &IoThread| thread.shared.load.load(Ordering::Relaxed);
@@ -81,10 +104,7 @@ impl IoThreads {
             threads.push(self.start()?);
         }
         let thread = threads.iter().min_by_key(|thread| load(thread));
-        let shared = &thread.ok_or(io::ErrorKind::NotConnected)?.shared;
-        shared.load.fetch_add(1, Ordering::Relaxed);
-        shared.arrivals.lock().push(arrival);
-        shared.waker.wake()
+        Ok(Seat(Arc::clone(&thread.ok_or(io::ErrorKind::NotConnected)?.shared)))
     }
 
     fn start(&self) -> io::Result<IoThread> {
@@ -93,13 +113,14 @@ impl IoThreads {
         let shared = Arc::new(Shared {
             arrivals: Mutex::default(),
             load: AtomicUsize::new(0),
-            closed: AtomicBool::new(false),
-            waker,
+            call_backs: Arc::new(CallBacks::new(waker)),
         });
         let mut reading = Reading {
             poll: RefCell::new(poll),
             shared: Arc::clone(&shared),
             receiver: Arc::clone(&self.receiver),
+            patience: self.patience,
+            looked: Instant::now(),
             readers: HashMap::new(),
             ready: Vec::new(),
             buffers: Vec::new(),
@@ -114,9 +135,7 @@ impl IoThreads {
     pub(super) fn close(&self) {
         let threads = self.threads.lock().take().unwrap_or_default();
         for thread in &threads {
-            thread.shared.closed.store(true, Ordering::SeqCst);
-            // It fails only for want of memory, and then the thread ends at the next event.
-            let _ = thread.shared.waker.wake();
+            thread.shared.call_backs.close();
         }
         for IoThread { handle, .. } in threads {
             if handle.thread().id() != std::thread::current().id() {
@@ -151,12 +170,26 @@ struct Reading {
     poll: RefCell<Poll>,
     shared: Arc<Shared>,
     receiver: Arc<dyn Receiver>,
+    patience: Duration,
+    /// When connections were last looked at whose peers take no bytes.
+    looked: Instant,
     readers: HashMap<usize, Reader>,
     /// Connections from which more can be read now.
     ready: Vec<usize>,
     /// Spare memory of connections of which no part of a message is held.
     buffers: Vec<Vec<u8>>,
     next: usize,
+}
+
+/// Sends what a connection owes, and calls the queues that wait for it.
+fn pay(connection: &Connection) {
+    match connection.pay() {
+        Ok(queues) => queues.iter().for_each(go_on),
+        Err(error) => {
+            log(Level::Debug, || format!("a connection with {} ended: {error}", connection.from()));
+            connection.end();
+        }
+    }
 }
 
 /// One connection.
@@ -191,8 +224,9 @@ enum Progress {
 impl Reading {
     fn run(&mut self) {
         let (mut events, mut lookout) = (Events::with_capacity(256), AdaptiveWait::new());
-        while !self.shared.closed.load(Ordering::SeqCst) {
+        while !self.shared.call_backs.is_closed() {
             self.take_arrivals();
+            self.shared.call_backs.take().iter().for_each(go_on);
             let result = if self.ready.is_empty() {
                 self.wait(&mut events, &mut lookout)
             } else {
@@ -208,25 +242,43 @@ impl Reading {
                 let Token(token) = event.token();
                 let Some(reader) = self.readers.get_mut(&token) else { continue };
                 reader.is_closing |= event.is_read_closed() || event.is_error();
-                if !std::mem::replace(&mut reader.is_ready, true) {
+                let is_readable = event.is_readable() || reader.is_closing;
+                if is_readable && !std::mem::replace(&mut reader.is_ready, true) {
                     self.ready.push(token);
+                }
+                if event.is_writable() {
+                    pay(&reader.connection);
                 }
             }
             for token in std::mem::take(&mut self.ready) {
                 self.serve(token);
             }
+            self.look();
         }
     }
 
     /// Waits for an event, at first by polling.
     fn wait(&self, events: &mut Events, lookout: &mut AdaptiveWait) -> io::Result<()> {
         let events = RefCell::new(events);
-        let poll = |limit| self.poll.borrow_mut().poll(&mut events.borrow_mut(), limit);
-        let look = || match poll(Some(Duration::ZERO)) {
+        let poll = |limit| self.poll.borrow_mut().poll(&mut events.borrow_mut(), Some(limit));
+        let look = || match poll(Duration::ZERO) {
             Ok(()) if events.borrow().is_empty() => None,
             result => Some(result),
         };
-        lookout.wait(look, || poll(None))
+        lookout.wait(look, || poll(self.patience / LOOKS))
+    }
+
+    /// Ends connections whose peers have taken no bytes for too long.
+    fn look(&mut self) {
+        if self.looked.elapsed() < self.patience / LOOKS {
+            return;
+        }
+        self.looked = Instant::now();
+        let connections = self.readers.values().map(|reader| &reader.connection);
+        for stuck in connections.filter(|connection| connection.is_stuck(self.patience)) {
+            log(Level::Debug, || format!("{} takes no bytes: its connection ends", stuck.from()));
+            stuck.end();
+        }
     }
 
     fn take_arrivals(&mut self) {
@@ -236,7 +288,11 @@ impl Reading {
             let token = self.next;
             self.next += 1;
             let registered = self.registry(|registry| {
-                registry.register(&mut SourceFd(&connection.fd()), Token(token), Interest::READABLE)
+                registry.register(
+                    &mut SourceFd(&connection.fd()),
+                    Token(token),
+                    Interest::READABLE | Interest::WRITABLE,
+                )
             });
             let (sealed, plain) = (ReceiveBuffer::of(sealed), ReceiveBuffer::of(plain));
             let reader =

@@ -2,64 +2,76 @@
 //!
 //! A process has a connection with the scheduler, and with each other peer one for each direction. Workers dial
 //! the scheduler and the servers, servers dial the scheduler; the scheduler and the servers listen on one port
-//! each. A connection
-//! begins with a greeting ([`admission`]), and carries messages behind it ([`framing`]). Sending threads write
-//! to it, and a few threads read from all of them ([`io_threads`]). Its end is the end of the peer.
+//! each. A connection begins with a greeting ([`admission`]), which one thread makes for both sides
+//! ([`greeter`]), and carries messages behind it ([`framing`]). A few threads read from all connections
+//! ([`io_threads`]). One that is lost is made again by its caller; a peer has ended when it says so, when its
+//! port refuses connections, or when it does not come again in time.
 
-mod accept;
 mod admission;
+mod call_backs;
 mod connection;
-mod dial;
+mod dials;
 mod endpoint;
 mod framing;
+mod greeter;
 mod greeting;
 mod io_threads;
 mod layer;
 mod peers;
-mod pending;
 mod sender;
 #[cfg(test)]
 mod tests;
 
 use std::collections::BTreeMap;
+use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
+
+use mio::{Poll, Waker};
 
 use super::names::{name_of_this_process, with_identity};
-use super::{Inbox, PeerChoice, SendBuffers, Sender, Transport, TransportConfig};
+use super::{Inbox, PeerChoice, SendBuffers, SendQueue, Sender, Transport, TransportConfig};
 use crate::config::address::has_port;
 use crate::error::{Result, fail};
 use crate::sys::sync::Mutex;
-use accept::{Acceptor, Port};
+use call_backs::CallBacks;
+use dials::Dials;
 use endpoint::Endpoint;
+use greeter::{Greeter, Port, WAKE};
 use sender::PeerSender;
 
 pub(super) struct TcpTransport {
     endpoint: Arc<Endpoint>,
-    acceptor: Mutex<Option<Acceptor>>,
+    greeter: Mutex<Option<Greeter>>,
     buffers: Arc<SendBuffers>,
 }
 
 impl TcpTransport {
     pub(super) fn open(place: &TransportConfig, inbox: &Arc<dyn Inbox>) -> Result<Self> {
-        let Some(listen) = &place.listen else {
-            let name = name_of_this_process();
-            let who = place.credentials.as_ref().map(|credentials| credentials.identity);
-            let address = with_identity(who, &name).into();
-            let endpoint = Arc::new(Endpoint::new(place, address, name, inbox));
-            return Ok(Self { endpoint, acceptor: Mutex::new(None), buffers: Arc::default() });
+        let port = place.listen.as_deref().map(bind).transpose()?;
+        let name = match &port {
+            None => name_of_this_process(),
+            Some(_) if place.is_scheduler => place.root.to_string(),
+            Some(Port { at, .. }) => {
+                let advertised = place.advertised.map(|ip| SocketAddr::new(ip, at.port()));
+                advertised.unwrap_or(*at).to_string()
+            }
         };
-        let Port { socket, at } = bind(listen)?;
-        let address: Arc<str> = match place.advertised {
-            _ if place.is_scheduler => Arc::clone(&place.root),
-            Some(ip) => SocketAddr::new(ip, at.port()).to_string().into(),
-            None => at.to_string().into(),
-        };
-        let name = String::from(&*address);
-        let endpoint = Arc::new(Endpoint::new(place, address, name, inbox));
-        let acceptor = Acceptor::start(socket, &endpoint)?;
-        Ok(Self { endpoint, acceptor: Mutex::new(Some(acceptor)), buffers: Arc::default() })
+        let who = place.credentials.as_ref().map(|credentials| credentials.identity);
+        let address = if port.is_some() { name.clone() } else { with_identity(who, &name) };
+        let (poll, dials) =
+            dials().map_err(|error| fail!(Network, "cannot make connections: {error}"))?;
+        let endpoint = Arc::new(Endpoint::new(place, address.into(), name, inbox, dials));
+        let greeter = Greeter::start(poll, port, &endpoint)?;
+        Ok(Self { endpoint, greeter: Mutex::new(Some(greeter)), buffers: Arc::default() })
     }
+}
+
+/// Where the greeter waits, and what wakes it.
+fn dials() -> io::Result<(Poll, Arc<Dials>)> {
+    let poll = Poll::new()?;
+    let waker = Waker::new(poll.registry(), WAKE)?;
+    Ok((poll, Arc::new(Dials::new(Arc::new(CallBacks::new(waker))))))
 }
 
 fn bind(listen: &str) -> Result<Port> {
@@ -76,8 +88,8 @@ impl Transport for TcpTransport {
         &self.endpoint.address
     }
 
-    fn line(&self, to: &str) -> Box<dyn Sender> {
-        Box::new(PeerSender::new(to, &self.endpoint, &self.buffers))
+    fn line(&self, to: &str, queue: Weak<dyn SendQueue>) -> Box<dyn Sender> {
+        Box::new(PeerSender::new(to, &self.endpoint, &self.buffers, queue))
     }
 
     fn choices(&self) -> BTreeMap<Arc<str>, PeerChoice> {
@@ -85,8 +97,9 @@ impl Transport for TcpTransport {
     }
 
     fn close(&self) {
-        if let Some(mut acceptor) = self.acceptor.lock().take() {
-            acceptor.close();
+        let greeter = self.greeter.lock().take();
+        if let Some(mut greeter) = greeter {
+            greeter.close();
         }
         self.endpoint.close();
     }

@@ -43,17 +43,33 @@ impl Peers {
         known.is_some_and(|known| known.iter().any(|it| it.is_open() && it.from() != from))
     }
 
-    /// Removes a connection; whether it was the last one with its peer.
-    pub(super) fn remove(&self, connection: &Arc<Connection>) -> bool {
+    /// Removes a connection; whether it was the last one with its peer. None after `close`.
+    pub(super) fn remove(&self, connection: &Arc<Connection>) -> Option<bool> {
         let mut peers = self.0.lock();
-        let Some(peers) = &mut *peers else { return false };
-        let Some(others) = peers.get_mut(connection.address()) else { return false };
+        let peers = peers.as_mut()?;
+        let others = peers.get_mut(connection.address())?;
         others.retain(|other| !Arc::ptr_eq(other, connection));
         let is_last = others.is_empty();
         if is_last {
             peers.remove(connection.address());
         }
-        is_last
+        Some(is_last)
+    }
+
+    /// Whether there is an open connection with a peer over which this process sends, or the peer.
+    pub(super) fn has(&self, address: &str, is_preferred: bool) -> bool {
+        let peers = self.0.lock();
+        let known = peers.as_ref().and_then(|peers| peers.get(address));
+        known.is_some_and(|known| {
+            known.iter().any(|it| it.is_open() && it.is_preferred() == is_preferred)
+        })
+    }
+
+    /// All connections with a peer.
+    #[cfg(test)]
+    pub(super) fn all(&self, address: &str) -> Vec<Arc<Connection>> {
+        let peers = self.0.lock();
+        peers.as_ref().and_then(|peers| peers.get(address)).cloned().unwrap_or_default()
     }
 
     pub(super) fn count(&self) -> usize {

@@ -1,5 +1,7 @@
 //! Both ends of connections in one process, on the loopback interface.
 
+mod reconnection;
+
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
@@ -11,7 +13,7 @@ use super::framing::{MOST_BYTES, MessageKind, head};
 use super::greeting::{ANSWER, Direction, take};
 use crate::credentials::{CredentialKind, Credentials};
 use crate::transport::mail::{Heard, Mail, content, wait_for};
-use crate::transport::{DialPolicy, Inbox, Sender, Transport, TransportConfig, tests};
+use crate::transport::{BlockingSender, DialPolicy, Inbox, Transport, TransportConfig, tests};
 
 fn place(listen: Option<&str>) -> TransportConfig {
     let calls = if listen.is_some() { DialPolicy::Nobody } else { DialPolicy::Everybody };
@@ -35,7 +37,7 @@ fn listener() -> (TcpTransport, Arc<Mail>) {
 }
 
 /// Sends bytes, and more that are lent, each behind its number of own bytes.
-fn send(line: &mut dyn Sender, own: &[u8], lent: &[(usize, Vec<u8>)], may_wait: bool) {
+fn send(line: &mut BlockingSender, own: &[u8], lent: &[(usize, Vec<u8>)], may_wait: bool) {
     let borrowed = lent.iter().map(|(_, lent)| lent.len()).sum::<usize>();
     let mut parcel = line.parcel(own.len() + borrowed, borrowed);
     let mut taken = 0;
@@ -45,7 +47,12 @@ fn send(line: &mut dyn Sender, own: &[u8], lent: &[(usize, Vec<u8>)], may_wait: 
         taken = *at;
     }
     parcel.copy(&own[taken..]);
-    line.send(parcel, may_wait);
+    let limit = if may_wait { Duration::from_secs(20) } else { Duration::ZERO };
+    line.send(parcel, Instant::now() + limit);
+}
+
+fn line(from: &TcpTransport, to: &str) -> BlockingSender {
+    BlockingSender::new(from, to)
 }
 
 /// A server and a worker that is connected to it.
@@ -54,20 +61,20 @@ struct Pair {
     worker: TcpTransport,
     at_server: Arc<Mail>,
     at_worker: Arc<Mail>,
-    forth: Box<dyn Sender>,
-    back: Box<dyn Sender>,
+    forth: BlockingSender,
+    back: BlockingSender,
 }
 
 impl Pair {
     fn connected() -> Self {
         let ((server, at_server), (worker, at_worker)) = (listener(), open(&place(None)));
-        let mut forth = worker.line(server.address());
-        let back = server.line(worker.address());
-        assert!(!forth.is_ready() && back.is_ready());
-        send(&mut *forth, b"hello", &[], true);
+        let mut forth = line(&worker, server.address());
+        let back = line(&server, worker.address());
+        assert!(!forth.is_connected() && !back.is_connected());
+        send(&mut forth, b"hello", &[], true);
         at_server.wait(1);
         at_server.heard.lock().unwrap().clear();
-        assert!(forth.is_ready());
+        assert!(forth.is_connected());
         Self { server, worker, at_server, at_worker, forth, back }
     }
 }
@@ -89,10 +96,10 @@ fn what_is_written_on_one_side_is_read_on_the_other_in_its_order() {
         (&mut pair.back, &pair.at_worker, pair.server.address()),
     ] {
         for number in 0..200 {
-            send(&mut **line, &content(number, size(number)), &[], true);
+            send(&mut *line, &content(number, size(number)), &[], true);
         }
         let largest = content(7, 40_000_000);
-        send(&mut **line, &largest, &[], true);
+        send(&mut *line, &largest, &[], true);
         let heard = mail.wait(201);
         let sent = (0..200).map(|number| content(number, size(number))).chain([largest]);
         assert!(heard.into_iter().eq(sent.map(|bytes| from(name, bytes))));
@@ -107,8 +114,8 @@ fn what_is_lent_stands_where_it_was_put() {
     let lent: Vec<(usize, Vec<u8>)> = (0..800).map(|at| (at, content(at, 1 + at * 3))).collect();
     let parts = lent.iter().flat_map(|(at, bytes)| [&bytes[..], &own[*at..=*at]]);
     let expected = [parts.collect::<Vec<_>>().concat(), own[800..].to_vec()].concat();
-    send(&mut *pair.forth, &own, &lent, true);
-    send(&mut *pair.forth, &[], &[], true);
+    send(&mut pair.forth, &own, &lent, true);
+    send(&mut pair.forth, &[], &[], true);
     let name = pair.worker.address();
     assert!(pair.at_server.wait(2) == [from(name, expected), from(name, Vec::new())]);
 }
@@ -120,18 +127,16 @@ fn what_may_not_wait_is_owed_and_comes_in_its_order() {
     let mut sent = 0;
     while !pair.forth.owes() {
         assert!(sent < 1_000, "the system takes 250 MB that no process reads");
-        send(&mut *pair.forth, &content(sent, 250_000), &[], false);
+        send(&mut pair.forth, &content(sent, 250_000), &[], false);
         sent += 1;
     }
     // Queued behind the owed bytes, although the socket would take them.
     for number in 0..3 {
-        send(&mut *pair.forth, &[number], &[(1, vec![9; 5])], false);
+        send(&mut pair.forth, &[number], &[(1, vec![9; 5])], false);
     }
     assert!(!pair.forth.is_ready());
     drop(closed);
-    while pair.forth.owes() {
-        pair.forth.settle();
-    }
+    wait_for(|| (!pair.forth.owes()).then_some(()));
     let (name, heard) = (pair.worker.address(), pair.at_server.wait(sent + 3));
     let large = (0..sent).map(|number| content(number, 250_000));
     let small = (0..3).map(|number| vec![number, 9, 9, 9, 9, 9]);
@@ -143,15 +148,16 @@ fn a_peer_that_reads_nothing_is_not_waited_for_longer_than_allowed() {
     let mut pair = Pair::connected();
     let closed = pair.at_server.gate.lock().unwrap();
     let begin = Instant::now();
-    while pair.forth.is_ready() {
-        assert!(begin.elapsed() < Duration::from_secs(15), "one second is allowed");
-        send(&mut *pair.forth, &content(0, 250_000), &[], true);
+    while !pair.forth.owes() {
+        send(&mut pair.forth, &content(0, 250_000), &[], false);
     }
+    wait_for(|| (!pair.forth.owes()).then_some(()));
+    assert!(begin.elapsed() > Duration::from_secs(1), "one second is allowed");
     drop(closed);
     // The other connection tells that both are there; this one is made again.
     wait_for(|| {
-        send(&mut *pair.forth, b"again", &[], true);
-        pair.forth.is_ready().then_some(())
+        send(&mut pair.forth, b"again", &[], true);
+        pair.forth.is_connected().then_some(())
     });
     let again = from(pair.worker.address(), b"again".to_vec());
     wait_for(|| pair.at_server.heard.lock().unwrap().contains(&again).then_some(()));
@@ -167,10 +173,10 @@ fn the_last_words_of_a_process_come_before_its_end() {
     // In the other direction there are bytes that the worker does not read.
     let not_read = pair.at_worker.gate.lock().unwrap();
     for number in 0..20 {
-        send(&mut *pair.forth, &[number; 1_000], &[], true);
-        send(&mut *pair.back, &content(3, 1_000), &[], true);
+        send(&mut pair.forth, &[number; 1_000], &[], true);
+        send(&mut pair.back, &content(3, 1_000), &[], true);
     }
-    send(&mut *pair.forth, &content(5, 300_000), &[], true);
+    send(&mut pair.forth, &content(5, 300_000), &[], true);
     std::thread::scope(|scope| {
         let close = scope.spawn(|| pair.worker.close());
         std::thread::sleep(Duration::from_millis(50));
@@ -191,14 +197,14 @@ fn the_last_words_of_a_process_come_before_its_end() {
 fn a_peer_that_is_there_again_is_connected_to_again() {
     let ((server, _), (worker, at_worker)) = (listener(), open(&place(None)));
     let address = server.address().to_owned();
-    let mut line = worker.line(&address);
-    send(&mut *line, &[1], &[], true);
+    let mut line = line(&worker, &address);
+    send(&mut line, &[1], &[], true);
     server.close();
     assert_eq!(at_worker.wait(1), [Heard::Down(address.clone())]);
     assert!(!line.is_ready());
     let (again, at_again) = open(&place(Some(&address)));
     wait_for(|| {
-        send(&mut *line, &[2], &[], true);
+        send(&mut line, &[2], &[], true);
         line.is_ready().then_some(())
     });
     assert_eq!(at_again.wait(1)[0], from(worker.address(), vec![2]));
@@ -212,11 +218,11 @@ fn with_a_token_each_side_knows_the_identity_of_the_other() {
     let (server, at_server) = open(&server);
     let (worker, at_worker) = open(&with_token(place(None), "worker.1", secret));
     assert!(worker.address().starts_with("worker.1@"));
-    let mut forth = worker.line(server.address());
-    send(&mut *forth, &[1], &[], true);
+    let mut forth = line(&worker, server.address());
+    send(&mut forth, &[1], &[], true);
     assert_eq!(at_server.wait(1), [from(worker.address(), vec![1])]);
-    let mut back = server.line(worker.address());
-    send(&mut *back, &[2], &[], true);
+    let mut back = line(&server, worker.address());
+    send(&mut back, &[2], &[], true);
     let name = format!("server.0@{}", server.address());
     assert_eq!(at_worker.wait(1), [from(&name, vec![2])]);
     worker.close();
@@ -261,8 +267,8 @@ fn no_process_takes_the_address_of_another_one() {
     let reason = "another process is connected from the address that it gives";
     assert_eq!(heard[1], Heard::Rejected("server".into(), reason.into()));
     assert_eq!(heard[2], from("server.0@10.0.0.2:7", vec![2]));
-    let mut line = scheduler.line(name);
-    send(&mut *line, &[3], &[], true);
+    let mut line = line(&scheduler, name);
+    send(&mut line, &[3], &[], true);
     let mut back = [0; 9];
     again.read_exact(&mut back).unwrap();
     assert_eq!(back[..], message(3));
@@ -282,10 +288,10 @@ fn a_refused_caller_and_the_listener_know_the_reason() {
         };
         let (server, at_server) = open(&with(place(Some("127.0.0.1:0")), "server.0", listens));
         let (worker, at_worker) = open(&with(place(None), "worker.1", calls));
-        let mut line = worker.line(server.address());
+        let mut line = line(&worker, server.address());
         // Reported from the second time on.
         wait_for(|| {
-            send(&mut *line, &[1], &[], true);
+            send(&mut line, &[1], &[], true);
             (!at_worker.heard.lock().unwrap().is_empty()).then_some(())
         });
         let Heard::Refused(to, reason) = &at_worker.wait(1)[0] else { panic!("no reason") };
@@ -308,16 +314,16 @@ fn inside_tls_all_arrives_and_each_side_knows_the_certificate_of_the_other() {
             let (server, at_server) = open(&certified(place(Some(host)), "server", secret));
             let (worker, at_worker) = open(&certified(place(None), "worker", secret));
             let (mut forth, mut back) =
-                (worker.line(server.address()), server.line(worker.address()));
+                (line(&worker, server.address()), line(&server, worker.address()));
             let sizes = [0, 1, 16_383, 16_384, 16_385, 300_000, 5_000_000];
             for (number, size) in sizes.into_iter().enumerate() {
                 let (at, lent) = (size / 3, content(number + 1, size));
-                send(&mut *forth, &content(number, size), &[(at, lent.clone())], true);
+                send(&mut forth, &content(number, size), &[(at, lent.clone())], true);
                 let own = content(number, size);
                 let expected = [&own[..at], &lent, &own[at..]].concat();
                 let heard = at_server.wait(number + 1).pop().unwrap();
                 assert!(heard == from(&format!("worker.3@{}", worker.endpoint.name), expected));
-                send(&mut *back, &own, &[], true);
+                send(&mut back, &own, &[], true);
                 let heard = at_worker.wait(number + 1).pop().unwrap();
                 assert!(heard == from(&format!("server.1@{}", server.address()), own));
             }
@@ -345,9 +351,9 @@ fn certificates_that_do_not_fit_are_refused_by_name() {
     for (listens, listener, calls, caller, told) in cases {
         let (server, _) = open(&listens(place(Some("127.0.0.1:0")), listener));
         let (worker, at_worker) = open(&calls(place(None), caller));
-        let mut line = worker.line(server.address());
+        let mut line = line(&worker, server.address());
         wait_for(|| {
-            send(&mut *line, &[1], &[], true);
+            send(&mut line, &[1], &[], true);
             (!at_worker.heard.lock().unwrap().is_empty()).then_some(())
         });
         let Heard::Refused(_, reason) = &at_worker.wait(1)[0] else { panic!("no reason") };
@@ -401,10 +407,10 @@ fn half_open_connections_keep_no_process_out() {
         held.push(socket);
     }
     let (worker, _) = open(&place(None));
-    let mut line = worker.line(server.address());
+    let mut line = line(&worker, server.address());
     let begin = Instant::now();
     wait_for(|| {
-        send(&mut *line, &[1], &[], true);
+        send(&mut line, &[1], &[], true);
         line.is_ready().then_some(())
     });
     assert!(begin.elapsed() < Duration::from_secs(2), "{:?}", begin.elapsed());
@@ -440,8 +446,8 @@ fn threads_do_not_grow_with_connections() {
     let mut all: Vec<_> = (0..64)
         .map(|_| {
             let (worker, _) = open(&place(None));
-            let mut line = worker.line(server.address());
-            send(&mut *line, &[1], &[], true);
+            let mut line = line(&worker, server.address());
+            send(&mut line, &[1], &[], true);
             (worker, line)
         })
         .collect();
@@ -449,7 +455,7 @@ fn threads_do_not_grow_with_connections() {
     assert!(server.endpoint.threads() <= crate::sys::processors());
     // They all go on, and their ends are known.
     for (_, line) in &mut all {
-        send(&mut **line, &[2; 100], &[], true);
+        send(&mut *line, &[2; 100], &[], true);
     }
     at_server.wait(128);
     drop(all);

@@ -2,14 +2,19 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, TcpStream};
+use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
-use super::admission::ListenerGreeting;
-use super::layer::Layer;
+use super::super::admission::ListenerGreeting;
+use super::super::layer::Layer;
 use crate::sys;
 
-/// Maximum time of a greeting.
+/// Maximum time of a greeting on a short link.
 const GREETING: Duration = Duration::from_secs(2);
+/// The same has so many round trips more: a greeting takes four, with TLS and a token.
+const TRIPS: u32 = 6;
+/// Maximum round trip that is believed: the peer decides when it acknowledges.
+const LONGEST_TRIP: Duration = Duration::from_secs(2);
 /// Maximum number of greetings at a time, and the least that it becomes where few files may be open.
 const MOST: usize = 1_024;
 const FEWEST: usize = 16;
@@ -47,9 +52,15 @@ impl PendingConnection {
 /// All of them, by numbers that grow with the time of their arrival.
 pub(super) struct PendingConnections<T = PendingConnection> {
     most: usize,
-    all: BTreeMap<usize, (Instant, T)>,
+    all: BTreeMap<usize, Timed<T>>,
     counts: HashMap<IpAddr, usize>,
     next: usize,
+}
+
+struct Timed<T> {
+    began: Instant,
+    deadline: Instant,
+    connection: T,
 }
 
 impl<T> Default for PendingConnections<T> {
@@ -68,14 +79,21 @@ impl PendingConnections {
     }
 }
 
-/// What has an address.
+/// What has an address, and a way there.
 pub(super) trait HasAddress {
     fn ip(&self) -> IpAddr;
+
+    /// The round trip to the peer, as far as the system has measured it.
+    fn round_trip(&self) -> Duration;
 }
 
 impl HasAddress for PendingConnection {
     fn ip(&self) -> IpAddr {
         self.ip
+    }
+
+    fn round_trip(&self) -> Duration {
+        sys::round_trip(self.socket.as_raw_fd()).unwrap_or_default()
     }
 }
 
@@ -92,7 +110,7 @@ impl<T: HasAddress> PendingConnections<T> {
         } else {
             return None;
         };
-        let oldest = self.all.iter().find(|(_, (_, connection))| connection.ip() == crowded);
+        let oldest = self.all.iter().find(|(_, it)| it.connection.ip() == crowded);
         let token = *oldest?.0;
         self.remove(token)
     }
@@ -102,16 +120,24 @@ impl<T: HasAddress> PendingConnections<T> {
         let token = self.next;
         self.next += 1;
         *self.counts.entry(connection.ip()).or_default() += 1;
-        self.all.insert(token, (now + GREETING, connection));
+        let deadline = deadline(now, &connection);
+        self.all.insert(token, Timed { began: now, deadline, connection });
         token
     }
 
+    /// Something has arrived: the system may know more of the round trip now.
+    pub(super) fn extend(&mut self, token: usize) {
+        if let Some(it) = self.all.get_mut(&token) {
+            it.deadline = it.deadline.max(deadline(it.began, &it.connection));
+        }
+    }
+
     pub(super) fn get(&mut self, token: usize) -> Option<&mut T> {
-        self.all.get_mut(&token).map(|(_, connection)| connection)
+        self.all.get_mut(&token).map(|it| &mut it.connection)
     }
 
     pub(super) fn remove(&mut self, token: usize) -> Option<T> {
-        let (_, connection) = self.all.remove(&token)?;
+        let Timed { connection, .. } = self.all.remove(&token)?;
         if let Some(count) = self.counts.get_mut(&connection.ip()) {
             *count -= 1;
             if *count == 0 {
@@ -122,19 +148,21 @@ impl<T: HasAddress> PendingConnections<T> {
     }
 
     pub(super) fn next_deadline(&self) -> Option<Instant> {
-        self.all.first_key_value().map(|(_, (deadline, _))| *deadline)
+        self.all.values().map(|it| it.deadline).min()
     }
 
     /// Removes those whose time is over.
     pub(super) fn overdue(&mut self, now: Instant) -> Vec<T> {
-        let mut overdue = Vec::new();
-        while let Some((&token, (deadline, _))) = self.all.first_key_value()
-            && *deadline <= now
-        {
-            overdue.extend(self.remove(token));
-        }
-        overdue
+        let late = self.all.iter().filter(|(_, it)| it.deadline <= now);
+        let late: Vec<usize> = late.map(|(token, _)| *token).collect();
+        late.into_iter().filter_map(|token| self.remove(token)).collect()
     }
+}
+
+/// When the greeting of a connection must be over. It does not move with the bytes that arrive, or a stranger
+/// could keep its place by a byte now and then.
+fn deadline(began: Instant, connection: &impl HasAddress) -> Instant {
+    began + GREETING + TRIPS * connection.round_trip().min(LONGEST_TRIP)
 }
 
 #[cfg(test)]
@@ -143,11 +171,19 @@ mod tests {
 
     use super::*;
 
-    struct Named(IpAddr, usize);
+    struct Named(IpAddr, usize, Duration);
+
+    fn named(address: usize, number: usize) -> Named {
+        Named(ip(address), number, Duration::ZERO)
+    }
 
     impl HasAddress for Named {
         fn ip(&self) -> IpAddr {
             self.0
+        }
+
+        fn round_trip(&self) -> Duration {
+            self.2
         }
     }
 
@@ -162,8 +198,8 @@ mod tests {
         number: usize,
     ) -> Option<(IpAddr, usize)> {
         let gone = all.make_room(ip(address));
-        all.add(Named(ip(address), number), Instant::now());
-        gone.map(|Named(ip, number)| (ip, number))
+        all.add(named(address, number), Instant::now());
+        gone.map(|Named(ip, number, _)| (ip, number))
     }
 
     #[test]
@@ -204,12 +240,34 @@ mod tests {
         let (mut all, start) = (PendingConnections::default(), Instant::now());
         for number in 0..5_u32 {
             let at = start + Duration::from_millis(10) * number;
-            all.add(Named(ip(number as usize), number as usize), at);
+            all.add(named(number as usize, number as usize), at);
         }
         all.remove(1);
         assert_eq!(all.next_deadline(), Some(start + GREETING));
         let gone = all.overdue(start + GREETING + Duration::from_millis(25));
         assert_eq!(gone.iter().map(|it| it.1).collect::<Vec<_>>(), [0, 2]);
         assert_eq!((all.all.len(), all.counts.len()), (2, 2));
+    }
+
+    #[test]
+    fn a_greeting_over_a_long_link_has_more_time_and_no_byte_gives_it_any() {
+        let (mut all, start) = (PendingConnections::default(), Instant::now());
+        let far = |trip| Named(ip(1), 0, trip);
+        let second = Duration::from_secs(1);
+        all.add(far(second), start);
+        assert_eq!(all.next_deadline(), Some(start + 8 * second));
+        all.remove(0);
+        // A peer that acknowledges late is believed up to a bound.
+        all.add(far(100 * second), start);
+        assert_eq!(all.next_deadline(), Some(start + 14 * second));
+        all.remove(1);
+        let token = all.add(far(Duration::ZERO), start);
+        all.extend(token);
+        assert_eq!(all.next_deadline(), Some(start + GREETING));
+        // The system has measured it meanwhile.
+        all.get(token).unwrap().2 = second;
+        all.extend(token);
+        all.extend(token);
+        assert_eq!(all.next_deadline(), Some(start + 8 * second));
     }
 }

@@ -1,24 +1,20 @@
-//! The port of a process that listens, and the thread that greets callers.
-//!
-//! One thread serves all connections until they are admitted: none of them can make it wait.
+//! The port of a process that listens, and the greetings of its callers.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Weak};
-use std::thread::JoinHandle;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mio::unix::SourceFd;
-use mio::{Events, Interest, Poll, Token, Waker};
+use mio::{Interest, Registry, Token};
 use socket2::{Domain, Protocol, Socket, Type};
 
-use super::admission::{AdmissionPolicy, Caller, Certified, refuse};
-use super::connection::prepare;
-use super::endpoint::{Endpoint, Greeted};
-use super::greeting::{Direction, Status};
-use super::layer::Layer;
+use super::super::admission::{AdmissionPolicy, Caller, Certified, refuse};
+use super::super::connection::prepare;
+use super::super::endpoint::{Endpoint, Greeted};
+use super::super::greeting::{Direction, Status};
+use super::super::layer::Layer;
 use super::pending::{PendingConnection, PendingConnections};
 use crate::credentials::ListenerTls;
 use crate::error::{Result, fail};
@@ -29,8 +25,6 @@ use crate::transport::tls::{MAX_RECORD, TlsConnection};
 const BACKLOG: i32 = 1_024;
 /// Pause after a failed accept, for example when the system has no descriptor left.
 const PAUSE: Duration = Duration::from_millis(100);
-const LISTENER: Token = Token(usize::MAX);
-const WAKE: Token = Token(usize::MAX - 1);
 /// Size of a read.
 const SOME: usize = 4 << 10;
 /// Maximum number of bytes of one greeting that were received and not understood.
@@ -39,14 +33,14 @@ const MOST_RECEIVED: usize = 2 * MAX_RECORD;
 const TLS_HANDSHAKE: u8 = 22;
 
 /// A bound port.
-pub(super) struct Port {
-    pub(super) socket: TcpListener,
-    pub(super) at: SocketAddr,
+pub(in super::super) struct Port {
+    pub(in super::super) socket: TcpListener,
+    pub(in super::super) at: SocketAddr,
 }
 
 impl Port {
     /// Binds the first address of `listen` that is free.
-    pub(super) fn bind(listen: &str, addresses: &[SocketAddr]) -> Result<Self> {
+    pub(in super::super) fn bind(listen: &str, addresses: &[SocketAddr]) -> Result<Self> {
         let mut last = io::Error::other("the host is unknown");
         for address in addresses {
             match Self::bind_to(address) {
@@ -70,60 +64,9 @@ impl Port {
     }
 }
 
-/// The thread of a port.
-pub(super) struct Acceptor {
-    handle: Option<JoinHandle<()>>,
-    closed: Arc<AtomicBool>,
-    waker: Arc<Waker>,
-}
-
-impl Acceptor {
-    pub(super) fn start(port: TcpListener, endpoint: &Arc<Endpoint>) -> Result<Self> {
-        let credentials = endpoint.credentials();
-        let tls = credentials.and_then(|credentials| credentials.tls.clone());
-        let tls = tls.map(ListenerTls::new).transpose()?;
-        Self::run(port, endpoint, tls).map_err(|error| fail!(Network, "cannot greet: {error}"))
-    }
-
-    fn run(
-        port: TcpListener,
-        endpoint: &Arc<Endpoint>,
-        tls: Option<ListenerTls>,
-    ) -> io::Result<Self> {
-        let poll = Poll::new()?;
-        let waker = Arc::new(Waker::new(poll.registry(), WAKE)?);
-        poll.registry().register(&mut SourceFd(&port.as_raw_fd()), LISTENER, Interest::READABLE)?;
-        let closed = Arc::new(AtomicBool::new(false));
-        let mut accepting = Accepting {
-            poll,
-            port,
-            endpoint: Arc::downgrade(endpoint),
-            closed: Arc::clone(&closed),
-            tls,
-            pending: PendingConnections::of_this_process(),
-            accept_at: None,
-        };
-        let thread = std::thread::Builder::new().name("kvstore-accept".into());
-        let handle = crate::pool::without_signals(|| thread.spawn(move || accepting.run()))?;
-        Ok(Self { handle: Some(handle), closed, waker })
-    }
-
-    /// Ends the thread, and frees the port.
-    pub(super) fn close(&mut self) {
-        self.closed.store(true, Ordering::SeqCst);
-        let Some(handle) = self.handle.take() else { return };
-        if self.waker.wake().is_ok() && handle.thread().id() != std::thread::current().id() {
-            // It does not panic.
-            let _ = handle.join();
-        }
-    }
-}
-
-struct Accepting {
-    poll: Poll,
+/// The port, and the connections whose greeting is not over.
+pub(super) struct Accepting {
     port: TcpListener,
-    endpoint: Weak<Endpoint>,
-    closed: Arc<AtomicBool>,
     tls: Option<ListenerTls>,
     pending: PendingConnections,
     /// When to accept again, after a failure.
@@ -131,41 +74,38 @@ struct Accepting {
 }
 
 impl Accepting {
-    fn run(&mut self) {
-        let mut events = Events::with_capacity(256);
-        loop {
-            let due = [self.pending.next_deadline(), self.accept_at].into_iter().flatten().min();
-            let pause = due.map(|due| due.saturating_duration_since(Instant::now()));
-            let result = self.poll.poll(&mut events, pause);
-            let Some(endpoint) = self.endpoint.upgrade() else { return };
-            if self.closed.load(Ordering::SeqCst) {
-                return;
-            }
-            if let Err(error) = result
-                && error.kind() != io::ErrorKind::Interrupted
-            {
-                return log(Level::Error, || format!("no process can connect any more: {error}"));
-            }
-            let is_due = self.accept_at.is_some_and(|at| at <= Instant::now());
-            let knocks = events.iter().any(|event| event.token() == LISTENER);
-            for event in events.iter().filter(|event| ![LISTENER, WAKE].contains(&event.token())) {
-                self.serve(&endpoint, event.token().0);
-            }
-            if knocks || is_due {
-                self.accept(&endpoint);
-            }
-            for pending in self.pending.overdue(Instant::now()) {
-                let reason = "it has not ended its greeting in time";
-                reject(&endpoint, &pending, reason);
-            }
+    pub(super) fn new(port: TcpListener, endpoint: &Endpoint) -> Result<Self> {
+        let credentials = endpoint.credentials();
+        let tls = credentials.and_then(|credentials| credentials.tls.clone());
+        let tls = tls.map(ListenerTls::new).transpose()?;
+        let pending = PendingConnections::of_this_process();
+        Ok(Self { port, tls, pending, accept_at: None })
+    }
+
+    pub(super) fn register(&self, registry: &Registry, token: Token) -> io::Result<()> {
+        registry.register(&mut SourceFd(&self.port.as_raw_fd()), token, Interest::READABLE)
+    }
+
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
+        [self.pending.next_deadline(), self.accept_at].into_iter().flatten().min()
+    }
+
+    /// Ends greetings whose time is over, and accepts again after a failure.
+    pub(super) fn tick(&mut self, endpoint: &Endpoint, registry: &Registry, now: Instant) {
+        if self.accept_at.is_some_and(|at| at <= now) {
+            self.accept(endpoint, registry);
+        }
+        for pending in self.pending.overdue(now) {
+            reject(endpoint, &pending, "it has not ended its greeting in time");
         }
     }
 
-    fn accept(&mut self, endpoint: &Endpoint) {
+    /// Accepts the connections that have arrived.
+    pub(super) fn accept(&mut self, endpoint: &Endpoint, registry: &Registry) {
         self.accept_at = None;
         loop {
             match self.port.accept() {
-                Ok((socket, from)) => self.begin(endpoint, socket, from),
+                Ok((socket, from)) => self.begin(endpoint, registry, socket, from),
                 Err(error) => match error.kind() {
                     io::ErrorKind::WouldBlock => return,
                     io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted => {}
@@ -179,7 +119,13 @@ impl Accepting {
         }
     }
 
-    fn begin(&mut self, endpoint: &Endpoint, socket: TcpStream, from: SocketAddr) {
+    fn begin(
+        &mut self,
+        endpoint: &Endpoint,
+        registry: &Registry,
+        socket: TcpStream,
+        from: SocketAddr,
+    ) {
         let ready = prepare(&socket).and_then(|()| socket.set_nonblocking(true));
         if ready.is_err() {
             return;
@@ -195,14 +141,13 @@ impl Accepting {
         let fd = socket.as_raw_fd();
         let token =
             self.pending.add(PendingConnection::new(socket, from.ip(), layer), Instant::now());
-        let registry = self.poll.registry();
         if registry.register(&mut SourceFd(&fd), Token(token), Interest::READABLE).is_err() {
             self.pending.remove(token);
         }
     }
 
     /// Reads what a caller has sent, and answers it.
-    fn serve(&mut self, endpoint: &Arc<Endpoint>, token: usize) {
+    pub(super) fn serve(&mut self, endpoint: &Arc<Endpoint>, registry: &Registry, token: usize) {
         loop {
             let Some(pending) = self.pending.get(token) else { return };
             let mut some = [0; SOME];
@@ -211,29 +156,31 @@ impl Accepting {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(_) | Ok(0) => {
                     // A process that tries whether the port is open says nothing.
-                    return drop(self.remove(token));
+                    return drop(self.remove(registry, token));
                 }
                 Ok(count) => count,
             };
             pending.received.extend_from_slice(&some[..count]);
+            self.pending.extend(token);
+            let Some(pending) = self.pending.get(token) else { return };
             match greet(endpoint, pending) {
                 Ok(None) => {}
                 Ok(Some(caller)) => {
-                    let Some(pending) = self.remove(token) else { return };
+                    let Some(pending) = self.remove(registry, token) else { return };
                     return admit(endpoint, pending, caller);
                 }
                 Err(reason) => {
-                    let Some(pending) = self.remove(token) else { return };
+                    let Some(pending) = self.remove(registry, token) else { return };
                     return reject(endpoint, &pending, &reason);
                 }
             }
         }
     }
 
-    fn remove(&mut self, token: usize) -> Option<PendingConnection> {
+    fn remove(&mut self, registry: &Registry, token: usize) -> Option<PendingConnection> {
         let pending = self.pending.remove(token)?;
         // It was not registered if that has failed.
-        let _ = self.poll.registry().deregister(&mut SourceFd(&pending.socket.as_raw_fd()));
+        let _ = registry.deregister(&mut SourceFd(&pending.socket.as_raw_fd()));
         Some(pending)
     }
 }

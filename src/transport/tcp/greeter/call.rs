@@ -1,0 +1,332 @@
+//! One attempt to connect to a process that listens, and to greet it, without waiting.
+
+use std::collections::VecDeque;
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use socket2::{Domain, Protocol, Socket, Type};
+
+use super::super::admission::{CallerGreeting, Failure};
+use super::super::connection::prepare;
+use super::super::endpoint::{Endpoint, Greeted};
+use super::super::greeting::{Direction, Status};
+use super::super::layer::Layer;
+use crate::credentials::{CredentialKind, Identity};
+use crate::transport::names::with_identity;
+use crate::transport::tls::{TlsConnection, TlsError};
+
+/// Size of a read; a greeting is shorter.
+const SOME: usize = 4 << 10;
+
+/// Why there is no connection.
+pub(super) enum DialError {
+    /// The process at the address and this one do not accept each other, for this reason.
+    Refused(String),
+    /// There was no answer, or an end without one.
+    Failed(io::Error),
+}
+
+impl From<io::Error> for DialError {
+    fn from(error: io::Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+/// An attempt in progress.
+pub(super) struct Call {
+    pub(super) to: Arc<str>,
+    pub(super) direction: Direction,
+    /// Addresses of the host that were not tried yet.
+    addresses: VecDeque<SocketAddr>,
+    socket: TcpStream,
+    /// None until the system has made the connection.
+    greeting: Option<CallGreeting>,
+    /// Maximum time without progress, and its end.
+    limit: Duration,
+    deadline: Instant,
+}
+
+/// The greeting on a connection.
+struct CallGreeting {
+    layer: Layer,
+    greeting: CallerGreeting,
+    received: Vec<u8>,
+    plain: Vec<u8>,
+    /// Bytes that the socket has not taken yet.
+    out: Vec<u8>,
+    is_called: bool,
+    is_over: bool,
+}
+
+/// Begins to connect to an address.
+pub(super) fn connect(address: &SocketAddr) -> io::Result<TcpStream> {
+    let socket = Socket::new(Domain::for_address(*address), Type::STREAM, Some(Protocol::TCP))?;
+    socket.set_nonblocking(true)?;
+    match socket.connect(&(*address).into()) {
+        Err(error) if error.raw_os_error() != Some(libc::EINPROGRESS) => Err(error),
+        _ => Ok(socket.into()),
+    }
+}
+
+/// Begins to connect to the first of these addresses that can be tried.
+fn connect_first(addresses: &mut VecDeque<SocketAddr>) -> io::Result<TcpStream> {
+    let mut last = io::ErrorKind::NotFound.into();
+    while let Some(address) = addresses.pop_front() {
+        match connect(&address) {
+            Ok(socket) => return Ok(socket),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+/// Whether the system has made a connection that was begun.
+pub(super) fn is_connected(socket: &TcpStream) -> io::Result<bool> {
+    if let Some(error) = socket.take_error()? {
+        return Err(error);
+    }
+    match socket.peer_addr() {
+        Ok(_) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::NotConnected => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+impl Call {
+    pub(super) fn begin(
+        to: &Arc<str>,
+        direction: Direction,
+        addresses: Vec<SocketAddr>,
+        limit: Duration,
+    ) -> Result<Self, DialError> {
+        let mut addresses = VecDeque::from(addresses);
+        let socket = connect_first(&mut addresses)?;
+        let (to, deadline) = (Arc::clone(to), Instant::now() + limit);
+        Ok(Self { to, direction, addresses, socket, greeting: None, limit, deadline })
+    }
+
+    pub(super) fn socket(&self) -> &TcpStream {
+        &self.socket
+    }
+
+    pub(super) fn deadline(&self) -> Instant {
+        self.deadline
+    }
+
+    /// Goes on with what has happened on the socket.
+    pub(super) fn advance(&mut self, endpoint: &Endpoint) -> Result<CallProgress, DialError> {
+        if self.greeting.is_none() {
+            match is_connected(&self.socket) {
+                Ok(false) => return Ok(CallProgress::Waits),
+                Ok(true) => self.greet(endpoint)?,
+                Err(error) if self.addresses.is_empty() => return Err(error.into()),
+                Err(_) => {
+                    self.socket = connect_first(&mut self.addresses)?;
+                    self.deadline = Instant::now() + self.limit;
+                    return Ok(CallProgress::Moved);
+                }
+            }
+        }
+        self.converse(endpoint)
+    }
+
+    fn greet(&mut self, endpoint: &Endpoint) -> Result<(), DialError> {
+        prepare(&self.socket)?;
+        self.deadline = Instant::now() + self.limit;
+        let (credentials, wanted) = (endpoint.credentials(), endpoint.kind_at(&self.to));
+        let no_random = || io::Error::other("the system has no random bytes");
+        let greeting = CallerGreeting::new(credentials, &endpoint.name, wanted, self.direction)
+            .ok_or_else(no_random)?;
+        let mut greeting = CallGreeting {
+            layer: layer(endpoint, &self.to)?,
+            greeting,
+            received: Vec::new(),
+            plain: Vec::new(),
+            out: Vec::new(),
+            is_called: false,
+            is_over: false,
+        };
+        greeting.open().map_err(|error| of_tls(&error, &self.to))?;
+        self.greeting = Some(greeting);
+        Ok(())
+    }
+
+    /// Sends and receives as far as that does not wait.
+    fn converse(&mut self, endpoint: &Endpoint) -> Result<CallProgress, DialError> {
+        let Self { to, direction, socket, greeting, limit, deadline, .. } = self;
+        let Some(greeting) = greeting else { return Ok(CallProgress::Waits) };
+        loop {
+            if greeting.speak(endpoint, to, socket)? {
+                let from = with_identity(greeting.greeting.listener(), to);
+                let is_preferred = *direction != Direction::ListenerSends;
+                return Ok(CallProgress::Over(from, is_preferred));
+            }
+            if !read(socket, &mut greeting.received)? {
+                return Ok(CallProgress::Waits);
+            }
+            *deadline = Instant::now() + *limit;
+            if let Err(error) = greeting.open() {
+                // The alert, as far as the peer takes it.
+                let _ = write(socket, &mut greeting.out);
+                return Err(of_tls(&error, to));
+            }
+        }
+    }
+
+    /// The connection, behind its greeting.
+    pub(super) fn greeted(self, from: String, is_preferred: bool) -> Option<Greeted> {
+        let CallGreeting { layer, received, plain, .. } = self.greeting?;
+        Some(Greeted { socket: self.socket, from, is_preferred, layer, received, plain })
+    }
+}
+
+/// What has become of a call.
+pub(super) enum CallProgress {
+    /// It waits for an event on its socket.
+    Waits,
+    /// It has another socket.
+    Moved,
+    /// It is admitted: the sender of what arrives, as in [`crate::transport::Inbox::arrived`], and whether this
+    /// process sends over the connection.
+    Over(String, bool),
+}
+
+impl CallGreeting {
+    fn open(&mut self) -> Result<(), TlsError> {
+        self.layer.receive(&mut self.received, &mut self.plain, &mut self.out)
+    }
+
+    /// Answers what was received; whether the greeting is over.
+    fn speak(
+        &mut self,
+        endpoint: &Endpoint,
+        to: &str,
+        socket: &TcpStream,
+    ) -> Result<bool, DialError> {
+        if self.layer.is_ready() && !self.is_over {
+            let mut reply = Vec::new();
+            if self.is_called {
+                let greeted = self.greeting.receive(&mut self.plain, &mut reply);
+                self.is_over = greeted.map_err(|failure| refusal(to, endpoint, failure))?;
+            } else {
+                if matches!(self.layer, Layer::Tls(_)) {
+                    check_kind(to, self.layer.peer(), endpoint.kind_at(to))?;
+                }
+                reply.extend_from_slice(self.greeting.call());
+                self.is_called = true;
+            }
+            self.layer.send(&reply, &mut self.out).map_err(|error| of_tls(&error, to))?;
+        }
+        write(socket, &mut self.out)?;
+        Ok(self.is_over && self.out.is_empty())
+    }
+}
+
+fn of_tls(error: &TlsError, to: &str) -> DialError {
+    match error.reason(to) {
+        Some(reason) => DialError::Refused(reason),
+        None => DialError::Failed(io::Error::other(error.to_string())),
+    }
+}
+
+/// The layer of a new connection to `to`; certificates are read anew.
+fn layer(endpoint: &Endpoint, to: &str) -> Result<Layer, DialError> {
+    let Some(tls) = endpoint.credentials().and_then(|credentials| credentials.tls.as_ref()) else {
+        return Ok(Layer::Plain);
+    };
+    let host = to.rsplit_once(':').map_or(to, |(host, _)| host);
+    let config = tls.client().map_err(|error| DialError::Refused(error.message().to_owned()))?;
+    let tls = TlsConnection::caller(config, host)
+        .map_err(|error| DialError::Failed(io::Error::other(error.to_string())))?;
+    Ok(Layer::Tls(Box::new(tls)))
+}
+
+/// A certificate must be that of the kind of process that is called.
+fn check_kind(to: &str, who: Option<Identity>, wanted: CredentialKind) -> Result<(), DialError> {
+    if who.is_some_and(|who| who.kind == wanted) {
+        return Ok(());
+    }
+    Err(DialError::Refused(other_kind(to, who, wanted)))
+}
+
+fn other_kind(to: &str, who: Option<Identity>, wanted: CredentialKind) -> String {
+    let wanted = Identity::any(wanted);
+    match who {
+        Some(who) => format!("{to} is {who} by its credential, and a {wanted} is wanted there"),
+        None => format!("{to} has no credential of a {wanted}, which is wanted there"),
+    }
+}
+
+/// Writes what the socket takes.
+fn write(mut socket: &TcpStream, out: &mut Vec<u8>) -> io::Result<()> {
+    while !out.is_empty() {
+        match socket.write(out) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(count) => drop(out.drain(..count)),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Reads once; false if nothing has arrived.
+fn read(mut socket: &TcpStream, received: &mut Vec<u8>) -> io::Result<bool> {
+    let mut some = [0; SOME];
+    loop {
+        match socket.read(&mut some) {
+            Ok(0) => {
+                let text = "it ended the connection without an answer";
+                return Err(io::Error::new(io::ErrorKind::UnexpectedEof, text));
+            }
+            Ok(count) => {
+                received.extend_from_slice(&some[..count]);
+                return Ok(true);
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Why a listener refuses this process, or this process the listener.
+fn refusal(to: &str, endpoint: &Endpoint, failure: Failure) -> DialError {
+    let status = match failure {
+        Failure::Refused(status) => status,
+        Failure::NotProven => {
+            return DialError::Refused(format!(
+                "{to} has not proven that it has the token of this job: it is a process of another one"
+            ));
+        }
+        Failure::OtherKind(who, wanted) => {
+            return DialError::Refused(other_kind(to, who, wanted));
+        }
+    };
+    DialError::Refused(match status {
+        Status::Version => format!("{to} speaks another version; use the same release everywhere"),
+        Status::WantsTls => {
+            format!("{to} speaks TLS; set tls_ca_file, tls_cert_file and tls_key_file here too")
+        }
+        Status::WantsToken => {
+            format!("{to} wants a token; set token_file, or KV_TOKEN in the environment")
+        }
+        Status::WantsNoToken => {
+            format!("{to} asks for no token; give all processes of the job the same one")
+        }
+        Status::OtherToken => {
+            format!("{to} does not take the token of this process: it has another one")
+        }
+        Status::NotAllowed => match endpoint.credentials() {
+            Some(credentials) => format!("{to} takes nothing from {}", credentials.identity),
+            None => format!("{to} takes nothing from a process without a credential"),
+        },
+        // It may have room later, or it is no process of a job.
+        Status::Full | Status::Malformed | Status::Welcome => {
+            return DialError::Failed(io::Error::other(format!("{to} says: {status}")));
+        }
+    })
+}
