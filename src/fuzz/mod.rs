@@ -24,12 +24,13 @@ use crate::store::{Store, read_setting};
 use crate::transport::{Piece, who_and_address};
 use kvstore_checksum;
 use kvstore_protocol::testing::parse;
-use kvstore_protocol::{HEADER, VERSION};
+use kvstore_protocol::{HEADER, MOST_EXTENSIONS, VERSION};
 
 pub use talk::{reader, talk};
 
-/// Offsets of a frame's payload length and its checksums.
+/// Offsets of a frame's payload length, the length of its extension fields, and its checksums.
 const LENGTH_AT: usize = 116;
+const EXTENSIONS_AT: usize = 128;
 const PAYLOAD_SUM_AT: usize = 132;
 const HEADER_SUM_AT: usize = 136;
 
@@ -39,17 +40,23 @@ pub fn wire(data: &[u8]) {
     deliver(data);
     if data.len() >= HEADER {
         let mut frame = data.to_vec();
-        let payload = frame.len() - HEADER;
+        // As many extension fields as the input says, if it has as many bytes.
+        let extensions = usize::from(frame[EXTENSIONS_AT]).min(MOST_EXTENSIONS);
+        let extensions = extensions.min(frame.len() - HEADER);
+        let payload_at = HEADER + extensions;
+        let payload = frame.len() - payload_at;
         frame[..4].copy_from_slice(b"KVST");
         frame[4..6].copy_from_slice(&VERSION.to_le_bytes());
         frame[LENGTH_AT..LENGTH_AT + 8].copy_from_slice(&(payload as u64).to_le_bytes());
-        frame[128..130].fill(0);
-        let sum = kvstore_checksum::crc32c(&frame[HEADER..]);
+        let len = u16::try_from(extensions).unwrap_or(0).to_le_bytes();
+        frame[EXTENSIONS_AT..EXTENSIONS_AT + 2].copy_from_slice(&len);
+        let sum = kvstore_checksum::crc32c(&frame[payload_at..]);
         frame[PAYLOAD_SUM_AT..PAYLOAD_SUM_AT + 4].copy_from_slice(&sum.to_le_bytes());
         let sum = kvstore_checksum::crc32c(&frame[..HEADER_SUM_AT]);
+        let sum = kvstore_checksum::append(sum, &frame[HEADER..payload_at]);
         frame[HEADER_SUM_AT..HEADER].copy_from_slice(&sum.to_le_bytes());
         deliver(&frame);
-        parse(&frame[HEADER..]);
+        parse(&frame[payload_at..]);
     }
 }
 

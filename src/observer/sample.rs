@@ -22,11 +22,25 @@ fn put_text(out: &mut Vec<u8>, text: &str) {
     out.extend_from_slice(text.as_bytes());
 }
 
+/// Numbers of the counters on the wire: those with metrics of messages that were not understood are the last.
+const COUNTERS: u64 = 20;
+
+/// Fields behind their length.
+fn sized(fields: &[u8]) -> Vec<u8> {
+    let mut out = Vec::new();
+    put_u32(&mut out, fields.len());
+    [&out, fields].concat()
+}
+
 /// A report behind its length: its numbers follow each other from `first` on.
 fn report(age_s: u64, first: u64, waiting: &[(u8, u64, &str)]) -> Vec<u8> {
     let mut out = Vec::new();
     put(&mut out, [age_s * 1_000_000 + 250_000]);
-    put(&mut out, first..first + 17);
+    put_u32(&mut out, usize::try_from(COUNTERS).unwrap());
+    for number in 1..=COUNTERS {
+        out.push(u8::try_from(number).unwrap());
+        put(&mut out, [if number > 17 { first + 20 + number } else { first + number - 1 }]);
+    }
     for histogram in 0..3 {
         put(&mut out, [first + 100 + histogram]);
         let used = if histogram == 1 { 0 } else { 2 };
@@ -39,18 +53,17 @@ fn report(age_s: u64, first: u64, waiting: &[(u8, u64, &str)]) -> Vec<u8> {
     put(&mut out, [first + 17]);
     put_u32(&mut out, waiting.len());
     for (call, key, name) in waiting {
-        out.extend_from_slice(&[*call, 1]);
-        put(&mut out, [*key, first, (first + 1_000) * 1_000]);
-        put_text(&mut out, name);
-        put_u32(&mut out, 1);
-        out.extend_from_slice(&[WORKER, 1, 0, 0, 0]);
+        let mut own = vec![*call, 1];
+        put(&mut own, [*key, first, (first + 1_000) * 1_000]);
+        put_text(&mut own, name);
+        put_u32(&mut own, 1);
+        own.extend_from_slice(&[WORKER, 1, 0, 0, 0]);
+        out.extend_from_slice(&sized(&own));
     }
     put_u32(&mut out, 1);
     put_u32(&mut out, 1);
     put(&mut out, [first + 18, age_s * 900_000]);
-    let mut behind = Vec::new();
-    put_u32(&mut behind, out.len());
-    [behind, out].concat()
+    sized(&out)
 }
 
 /// A worker with a report, a lost worker without one, and two servers; the numbers grow with time.
@@ -58,8 +71,20 @@ fn seen(time: u64) -> JobView {
     let mut out = Vec::new();
     put(&mut out, [1_795_302_465_172_000 + time * 1_000_000, 7]);
     [3, 2, 4].into_iter().for_each(|number| put_u32(&mut out, number));
-    out.extend_from_slice(&[1, 0]);
-    put(&mut out, [0, 5_000, 1 << 20, 256 << 20, 2]);
+    let terms = [
+        ("type", "dist_sync"),
+        ("staleness", "none"),
+        ("on_worker_loss", "fail"),
+        ("peer_timeout_ms", "5000"),
+        ("slice_bytes", "1048576"),
+        ("hold_bytes", "268435456"),
+        ("max_rounds_ahead", "2"),
+    ];
+    put_u32(&mut out, terms.len());
+    for (name, value) in terms {
+        put_text(&mut out, name);
+        put_text(&mut out, value);
+    }
     out.extend_from_slice(&report(50 + time, 11, &[]));
     put_u32(&mut out, 4);
     put_u32(&mut out, 4);
@@ -71,13 +96,14 @@ fn seen(time: u64) -> JobView {
         (SERVER, 1, HERE, "", Some(report(30 + time, 40_000 * time, &[]))),
     ];
     for (role, rank, state, address, report) in members {
-        out.push(role);
-        put_u32(&mut out, rank);
-        out.push(state);
-        put_text(&mut out, address);
+        let mut own = vec![role];
+        put_u32(&mut own, rank);
+        own.push(state);
+        put_text(&mut own, address);
         let never = u64::MAX;
-        put(&mut out, if report.is_some() { [310_000, 90_000] } else { [never, never] });
-        out.extend_from_slice(&report.unwrap_or_default());
+        put(&mut own, if report.is_some() { [310_000, 90_000] } else { [never, never] });
+        own.extend_from_slice(&report.unwrap_or_default());
+        out.extend_from_slice(&sized(&own));
     }
     JobView::decode(&out).unwrap()
 }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use super::buffers::{BlockPool, Bytes, ReceiveTarget};
 use crate::transport::{Piece, Unwritten};
 use kvstore_protocol::{
-    BadFrame, Body, BundleEntry, Data as _, HEADER, Header, Message, MessageKind, PartialFrame,
-    VerifiedFrame, read_table,
+    BadFrame, Body, BundleEntry, Data as _, HEADER, Header, MOST_EXTENSIONS, Message, MessageKind,
+    PartialFrame, VerifiedFrame, read_table,
 };
 
 /// Chunk size of a copy, in bytes: the checksum is computed while the chunk is in the cache.
@@ -111,9 +111,10 @@ fn one(
     let mut fixed = [0; HEADER];
     pieces.fill(&mut fixed).ok_or(SHORT)?;
     let opening = PartialFrame::new(&fixed).map_err(BadDelivery::Bad)?;
-    let mut places = vec![0; opening.places()];
-    pieces.fill(&mut places).ok_or(SHORT)?;
-    let opened = opening.open(&places, pieces.left as u64).map_err(BadDelivery::Bad)?;
+    let mut extensions = [0; MOST_EXTENSIONS];
+    let extensions = &mut extensions[..opening.extensions_len()];
+    pieces.fill(extensions).ok_or(SHORT)?;
+    let opened = opening.open(extensions, pieces.left as u64).map_err(BadDelivery::Bad)?;
     let len = opened.payload;
     if opened.head.kind == MessageKind::Bundle {
         return bundle(&opened, pieces, reader);
@@ -131,7 +132,7 @@ fn one(
     Ok(Message { head: opened.head, body })
 }
 
-/// Reads a bundle: several messages, whose payload begins with a table.
+/// Reads a bundle: several messages, whose payload begins with a table and their extension fields.
 fn bundle(
     opened: &VerifiedFrame,
     pieces: &mut Pieces<'_, '_>,

@@ -1,7 +1,7 @@
 //! Reasons for which frames and messages of peers have no effect (also: drops, protocol violations).
 
 use super::message::MessageKind;
-use super::message::kinds::Invalid;
+use super::message::kinds::NoContent;
 
 /// Reason for which a frame or a message of a peer has no effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -18,6 +18,8 @@ pub enum DropReason {
     Foreign,
     /// Content that no process of this protocol sends: a sentence says why.
     Invalid(&'static str),
+    /// Kind of a later release.
+    UnknownKind,
     /// Kind that this role does not take of the sender's role.
     Misdirected,
     /// Answer to a request that was never made.
@@ -42,9 +44,12 @@ pub enum DropReason {
     Outdated,
 }
 
-impl From<Invalid> for DropReason {
-    fn from(Invalid(why): Invalid) -> Self {
-        Self::Invalid(why)
+impl From<NoContent> for DropReason {
+    fn from(why: NoContent) -> Self {
+        match why {
+            NoContent::Invalid(why) => Self::Invalid(why),
+            NoContent::UnknownKind => Self::UnknownKind,
+        }
     }
 }
 
@@ -59,6 +64,7 @@ impl DropReason {
             Self::Stranger => "without a stream to its sender",
             Self::Foreign => "that introduces its sender as another process",
             Self::Invalid(why) => why,
+            Self::UnknownKind => "of a kind that this release does not know",
             Self::Misdirected => "of a kind that is not for this process",
             Self::Unasked => "that answers no request of this process",
             Self::Misfit => "that does not fit the request or the key that it names",
@@ -83,8 +89,8 @@ impl DropReason {
         }
     }
 
-    /// Whether such drops are normal: members join and leave, frames arrive twice, and calls end before their
-    /// answers arrive.
+    /// Whether such drops are normal: members join and leave, frames arrive twice, calls end before their
+    /// answers arrive, and members of later releases send more kinds.
     #[must_use]
     pub fn is_harmless(self) -> bool {
         matches!(
@@ -98,6 +104,7 @@ impl DropReason {
                 | Self::TooMany
                 | Self::Late
                 | Self::Outdated
+                | Self::UnknownKind
         )
     }
 }

@@ -280,34 +280,6 @@ pub struct JobTerms {
     pub(crate) max_rounds_ahead: u64,
 }
 
-impl JobTerms {
-    /// First option that differs: its name, its value here and in `other`.
-    pub(crate) fn difference(&self, other: &Self) -> Option<(&'static str, String, String)> {
-        let texts = |terms: &Self| {
-            let Self { mode, on_loss, peer_timeout, slice_bytes, hold_bytes, max_rounds_ahead } =
-                *terms;
-            let (kind, staleness) = match mode {
-                Mode::Sync => ("dist_sync", "none".into()),
-                Mode::Async { staleness: None } => ("dist_async", "none".into()),
-                Mode::Async { staleness: Some(most) } => ("dist_async", most.to_string()),
-            };
-            let loss = if on_loss == OnLoss::Fail { "fail" } else { "continue" };
-            [
-                ("the store type", kind.to_string()),
-                ("staleness", staleness),
-                ("on_worker_loss", loss.into()),
-                ("peer_timeout_ms", (peer_timeout / MS).to_string()),
-                ("slice_bytes", slice_bytes.to_string()),
-                ("hold_bytes", hold_bytes.to_string()),
-                ("max_rounds_ahead", max_rounds_ahead.to_string()),
-            ]
-        };
-        let mut pairs = texts(self).into_iter().zip(texts(other));
-        let (ours, theirs) = pairs.find(|(ours, theirs)| ours != theirs)?;
-        Some((ours.0, ours.1, theirs.1))
-    }
-}
-
 /// Maximum of [`Limits::peer_timeout`] in milliseconds: a year, so that sums of
 /// moments and timeouts do not overflow.
 pub const LONGEST_MS: u64 = 31_536_000_000;

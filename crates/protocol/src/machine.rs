@@ -21,6 +21,10 @@ pub trait Machine<D> {
     /// Address and incarnation of a member that this process has a stream to.
     fn linked(&self, peer: Peer) -> Option<(&str, u64)>;
 
+    /// Mask of the features that a peer takes beyond the version of the protocol, of a later release too; 0 for a
+    /// process that this one has no stream to.
+    fn features(&self, peer: Peer) -> u64;
+
     /// Whether the job has started: all members have joined.
     fn has_started(&self) -> bool;
 

@@ -105,8 +105,8 @@ impl<D: Data, R: NodeRole<D>> Node<D, R> {
     }
 
     #[cfg(test)]
-    pub(super) fn say(&mut self, to: Peer, message: Message<D>) {
-        self.net.post(OutgoingMessage { to, message, priority: CONTROL, token: None });
+    pub(super) fn say(&mut self, to: Peer, message: Message<D>, priority: i32) {
+        self.net.post(OutgoingMessage { to, message, priority, token: None });
     }
 
     /// Statistics of this process.
@@ -209,6 +209,9 @@ impl<D: Data, R: NodeRole<D>> Node<D, R> {
             };
         }
         let kind = message.head.kind;
+        if let MessageKind::Unknown(_) = kind {
+            return self.net.note_drop(from, kind, DropReason::UnknownKind);
+        }
         if from == Peer::SCHEDULER {
             let handled = self.client.message(message, &mut self.net);
             self.net.note_handled(from, kind, handled);
@@ -271,7 +274,9 @@ impl<D: Data, R: NodeRole<D>> Node<D, R> {
 
     /// A server adopts the terms of the workers when the job starts, before any other message.
     fn adopt_terms(&mut self) {
-        let Some(terms) = self.client.book().terms else { return };
+        let Some(terms) = self.client.book().terms.as_ref().map(|terms| terms.known) else {
+            return;
+        };
         if R::ROLE == Role::Server && self.net.limits.terms() != terms {
             self.net.limits.adopt(&terms);
             self.part.adopt(&self.net.limits);
@@ -293,6 +298,7 @@ impl<D: Data, R: NodeRole<D>> Node<D, R> {
                 MemberState::Lost => self.net.disconnect(member.peer),
                 _ => {}
             }
+            self.net.note_features(member.peer, member.incarnation, member.features);
         }
     }
 }
@@ -341,6 +347,10 @@ impl<D: Data, R: NodeRole<D>> Machine<D> for Node<D, R> {
         self.net.linked(peer)
     }
 
+    fn features(&self, peer: Peer) -> u64 {
+        self.net.features(peer)
+    }
+
     fn has_started(&self) -> bool {
         self.client.has_started()
     }
@@ -381,7 +391,14 @@ impl<D: Data, R: NodeRole<D>> Machine<D> for Node<D, R> {
                 };
                 self.net.note_handled(from, kind, handled);
             }
-            Incoming::Stranger(_) => self.net.note_drop(from, kind, DropReason::Stranger),
+            Incoming::Stranger(message) => {
+                let linked = self.net.incarnation_of(from) == Some(message.head.incarnation);
+                let why = match kind {
+                    MessageKind::Unknown(_) if linked => DropReason::UnknownKind,
+                    _ => DropReason::Stranger,
+                };
+                self.net.note_drop(from, kind, why);
+            }
             // Noted before.
             Incoming::Stale | Incoming::Former(..) => {}
         }

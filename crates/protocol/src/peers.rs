@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::drops::{DropCount, DropReason, Handled};
 use super::job::{Data, DeliveryToken, Limits, MS, Peer, Role, Time, take_all};
-use super::message::{HEADER, Header, Look, Message, MessageKind};
+use super::message::{Header, Look, Message, MessageKind};
 use super::stream::{Received, ReliableStream};
 use super::telemetry::ProcessCounters;
 
@@ -96,6 +96,8 @@ struct PeerStream<D> {
     link: ReliableStream<D>,
     /// The peer is a reader: its frames are no evidence of the network to the other members.
     reads: bool,
+    /// Mask of the features that the peer takes.
+    features: u64,
 }
 
 /// Classification of an incoming frame.
@@ -163,7 +165,7 @@ impl<D: Data> Peers<D> {
             (address.into(), ReliableStream::new(incarnation, now));
         self.news.push(PeerEvent::Up(peer, Arc::clone(&address)));
         self.any_heard = self.any_heard.max(now);
-        self.lines.insert(peer, PeerStream { address, link, reads: false });
+        self.lines.insert(peer, PeerStream { address, link, reads: false, features: 0 });
     }
 
     /// Marks a linked peer as a reader.
@@ -171,6 +173,19 @@ impl<D: Data> Peers<D> {
         if let Some(line) = self.lines.get_mut(&peer) {
             line.reads = true;
         }
+    }
+
+    /// Notes the features that a linked incarnation of a peer takes.
+    pub(super) fn note_features(&mut self, peer: Peer, incarnation: u64, features: u64) {
+        let line = self.lines.get_mut(&peer);
+        if let Some(line) = line.filter(|line| line.link.incarnation() == incarnation) {
+            line.features = features;
+        }
+    }
+
+    /// Mask of the features that a peer takes; 0 without a link.
+    pub(super) fn features(&self, peer: Peer) -> u64 {
+        self.lines.get(&peer).map_or(0, |line| line.features)
     }
 
     /// Whether a peer is linked and is no reader.
@@ -233,6 +248,8 @@ impl<D: Data> Peers<D> {
     /// Queues a message; one to a peer without a link is dropped.
     pub(super) fn post(&mut self, letter: OutgoingMessage<D>) {
         if let Some(line) = self.lines.get_mut(&letter.to) {
+            #[cfg(feature = "wire-next")]
+            line.link.queue(super::message::next::message(), letter.priority, None);
             line.link.queue(letter.message, letter.priority, letter.token);
         }
     }
@@ -252,6 +269,13 @@ impl<D: Data> Peers<D> {
     ) {
         message.head.to_incarnation = to_incarnation;
         stamp(&mut message.head, self.me, self.incarnation, self.epoch, job);
+        #[cfg(feature = "wire-next")]
+        {
+            let Message { head, body } = super::message::next::message();
+            let head = Header { kind: head.kind, ..message.head.clone() };
+            let message = Message { head, body };
+            self.frames.push(OutgoingFrame { to: to.into(), message, backlog: None });
+        }
         self.frames.push(OutgoingFrame { to: to.into(), message, backlog: None });
     }
 
@@ -309,7 +333,8 @@ impl<D: Data> Peers<D> {
                     self.any_heard = self.any_heard.max(now);
                 }
                 self.traffic.messages_in += 1;
-                self.traffic.bytes_in += HEADER as u64 + message.body.len();
+                self.traffic.bytes_in += message.frame_len();
+                self.traffic.unknown_fields += skipped(&message);
                 let received = line.link.receive(message, now, &self.limits, room);
                 if let Some(why) = received.ignored {
                     self.note_drop(peer, kind, why);
@@ -326,7 +351,16 @@ impl<D: Data> Peers<D> {
 
     /// Counts a message without an effect, and reports it.
     pub(super) fn note_drop(&mut self, peer: Peer, kind: MessageKind, why: DropReason) {
+        #[cfg(feature = "wire-next")]
+        if kind == super::message::next::KIND && why == DropReason::UnknownKind {
+            return;
+        }
         *self.ignored.entry((kind, why)).or_default() += 1;
+        match why {
+            DropReason::UnknownKind => self.traffic.unknown_kinds += 1,
+            why if why.is_harmless() => {}
+            _ => self.traffic.ignored += 1,
+        }
         self.news.push(PeerEvent::Dropped(peer, kind, why));
     }
 
@@ -424,10 +458,11 @@ impl<D: Data> Peers<D> {
         !paused && now <= self.any_heard + self.limits.pause()
     }
 
-    /// Frames that are due.
+    /// Frames that are due, those to servers first: workers call servers as soon as they know the address book,
+    /// and a server that does not know it drops their frames.
     pub(super) fn send(&mut self, now: Time) -> Vec<OutgoingFrame<D>> {
         let (me, incarnation, epoch) = (self.me, self.incarnation, self.epoch);
-        for (peer, line) in &mut self.lines {
+        for (peer, line) in self.lines.iter_mut().rev() {
             let PeerStream { address, link, .. } = line;
             let to_incarnation = link.incarnation();
             let traffic = &mut self.traffic;
@@ -436,9 +471,9 @@ impl<D: Data> Peers<D> {
                     passages(&message, rounds, (me, *peer), now, true, &mut self.news);
                 }
                 traffic.messages_out += 1;
-                traffic.bytes_out += HEADER as u64 + message.body.len();
                 message.head.to_incarnation = to_incarnation;
                 stamp(&mut message.head, me, incarnation, epoch, self.limits.job);
+                traffic.bytes_out += message.frame_len();
                 let backlog = Some(backlog);
                 self.frames.push(OutgoingFrame { to: address.clone(), message, backlog });
             });
@@ -483,4 +518,17 @@ fn stamp(head: &mut Header, me: Peer, incarnation: u64, epoch: u32, job: u64) {
     head.incarnation = incarnation;
     head.epoch = epoch;
     head.job = job;
+    #[cfg(feature = "wire-next")]
+    {
+        head.next = super::message::next::VALUE;
+    }
+}
+
+/// Extension fields of a later release in a message, or in a bundle and its messages.
+fn skipped<D: Data>(message: &Message<D>) -> u64 {
+    let of_parts = message.parts().iter().map(|part| u64::from(part.head.skipped)).sum();
+    match message.head.kind {
+        MessageKind::Bundle => u64::from(message.head.skipped) + of_parts,
+        _ => of_parts,
+    }
 }

@@ -330,12 +330,12 @@ impl<D: Data> ReliableStream<D> {
         let QueuedMessage { message, token, .. } = self.queue.pop()?;
         let mut tokens: Vec<_> = token.into_iter().collect();
         let mut bytes = message.body.len();
-        if !message.is_small() {
+        if !message.begins_bundle() {
             return Some((message, tokens));
         }
         let mut parts = vec![message];
         let fits =
-            |next: &Message<D>, bytes| next.is_small() && bytes + next.body.len() <= MOST_BYTES;
+            |next: &Message<D>, bytes| next.joins_bundle() && bytes + next.body.len() <= MOST_BYTES;
         while parts.len() < MOST_PARTS
             && let Some(QueuedMessage { message, token, .. }) =
                 self.queue.pop_if(|next| fits(next, bytes))

@@ -47,8 +47,10 @@ impl Frame {
         payload.extend_from_slice(&servers.to_le_bytes());
         payload.extend_from_slice(&u16::try_from(at.len()).unwrap().to_le_bytes());
         payload.extend_from_slice(at.as_bytes());
-        // No terms; a book of epoch 0 without terms and members; no barriers; not done.
-        payload.extend_from_slice(&[0; 1 + 4 + 1 + 4 + 8 + 8 + 1]);
+        // No terms; behind its length a book of epoch 0 without terms, features and members; no barriers; not
+        // done; no features.
+        payload.extend_from_slice(&[0, 0, 0, 0, 20, 0, 0, 0]);
+        payload.extend_from_slice(&[0; 4 + 4 + 8 + 4 + 8 + 8 + 1 + 8]);
         let job = SipHasher24::new().hash(job.as_bytes());
         let incarnation = u64::MAX >> 8;
         Self {

@@ -63,7 +63,8 @@ pub fn with_both(name: &str, play: impl Fn(&Access)) {
 #[derive(Default)]
 pub struct Claims {
     rank: Option<u32>,
-    terms: Vec<u8>,
+    /// Names and values.
+    terms: Vec<(&'static str, &'static str)>,
     epoch: u32,
     /// Role, rank, state and address of members.
     members: Vec<(u8, u32, u8, String)>,
@@ -81,6 +82,11 @@ fn text(out: &mut Vec<u8>, text: &str) {
     out.extend_from_slice(text.as_bytes());
 }
 
+fn sized(out: &mut Vec<u8>, fields: &[u8]) {
+    out.extend_from_slice(&u32::try_from(fields.len()).unwrap().to_le_bytes());
+    out.extend_from_slice(fields);
+}
+
 impl Claims {
     /// It takes a place, or keeps it.
     pub fn place(rank: u32) -> Self {
@@ -91,22 +97,31 @@ impl Claims {
         let size = [job.workers, job.servers].map(|count| u32::try_from(count).unwrap());
         let mut out: Vec<u8> = size.iter().flat_map(|count| count.to_le_bytes()).collect();
         text(&mut out, "reader@mallory");
-        let no_terms = vec![0];
-        out.extend_from_slice(if self.terms.is_empty() { &no_terms } else { &self.terms });
-        out.extend_from_slice(&self.epoch.to_le_bytes());
-        out.extend_from_slice(&no_terms);
-        out.extend_from_slice(&u32::try_from(self.members.len()).unwrap().to_le_bytes());
-        for (role, rank, state, address) in &self.members {
-            out.push(*role);
-            out.extend_from_slice(&rank.to_le_bytes());
-            out.extend_from_slice(&7u64.to_le_bytes());
-            out.push(*state);
-            text(&mut out, address);
+        out.extend_from_slice(&u32::try_from(self.terms.len()).unwrap().to_le_bytes());
+        for (name, value) in &self.terms {
+            text(&mut out, name);
+            text(&mut out, value);
         }
+        // Without terms and features.
+        let mut book = self.epoch.to_le_bytes().to_vec();
+        book.extend_from_slice(&[0; 4 + 8]);
+        book.extend_from_slice(&u32::try_from(self.members.len()).unwrap().to_le_bytes());
+        for (role, rank, state, address) in &self.members {
+            let mut member = vec![*role];
+            member.extend_from_slice(&rank.to_le_bytes());
+            member.extend_from_slice(&7u64.to_le_bytes());
+            member.push(*state);
+            text(&mut member, address);
+            member.extend_from_slice(&0u64.to_le_bytes());
+            sized(&mut book, &member);
+        }
+        sized(&mut out, &book);
         // It has come to no barrier, has passed some, and is not done.
         out.extend_from_slice(&0u64.to_le_bytes());
         out.extend_from_slice(&self.passed.to_le_bytes());
         out.push(if self.works { 0 } else { ONLY_READS });
+        // No features.
+        out.extend_from_slice(&0u64.to_le_bytes());
         out
     }
 }
@@ -210,8 +225,15 @@ fn a_reader_that_comes_first_does_not_choose_the_type_of_the_store() {
         let mut all = vec![scheduler, access.give(&job, "server").start_server(0)];
         let mut session = access.enter(&job.root);
         // Without rounds, on_worker_loss=fail, and other numbers.
-        let mut terms = vec![2, 0];
-        [0u64, 3_000, 1 << 20, 1 << 30, 1].iter().for_each(|it| terms.extend(it.to_le_bytes()));
+        let terms = vec![
+            ("type", "dist_async"),
+            ("staleness", "none"),
+            ("on_worker_loss", "fail"),
+            ("peer_timeout_ms", "3000"),
+            ("slice_bytes", "1048576"),
+            ("hold_bytes", "1073741824"),
+            ("max_rounds_ahead", "1"),
+        ];
         claim(&mut session, &job, &Claims { rank: Some(2), terms, ..Claims::default() });
         let worker = access.give(&job, "worker");
         all.extend([worker.start_worker(0), worker.start_worker(1)]);

@@ -89,7 +89,10 @@ pub fn is_at(head: &Header, linked: Option<(&str, u64)>, from: &str) -> bool {
 fn only_reads<D: Data>(message: &Message<D>) -> bool {
     match message.head.kind {
         MessageKind::Bundle => {
-            message.parts().iter().all(|part| part.head.kind == MessageKind::Pull)
+            let may = |part: &Message<D>| {
+                matches!(part.head.kind, MessageKind::Pull | MessageKind::Unknown(_))
+            };
+            message.parts().iter().all(may)
         }
         // A reader announces that it makes no pushes; rounds would wait for any other number.
         MessageKind::Done => message.head.round == 0,
@@ -99,7 +102,8 @@ fn only_reads<D: Data>(message: &Message<D>) -> bool {
         | MessageKind::Ask
         | MessageKind::Pull
         | MessageKind::Report
-        | MessageKind::Suspect => true,
+        | MessageKind::Suspect
+        | MessageKind::Unknown(_) => true,
         // A lookup of a key.
         MessageKind::Declare => {
             let proposal = Proposal::decode_key(message.fields());
@@ -164,10 +168,18 @@ mod tests {
             state: MemberState::Lost,
             reads: false,
             address: "there".into(),
+            features: 5,
         };
-        let terms = Some(limits().terms());
-        let book = Book { epoch: 7, terms, members: vec![lost] };
-        let forged = Hello { book, arrived: 8, passed: 9, terms, reads: true, ..hello("here") };
+        let terms = Some(limits().terms().into());
+        let book = Book { epoch: 7, terms: terms.clone(), features: 6, members: vec![lost] };
+        let forged = Hello {
+            book,
+            arrived: 8,
+            passed: 9,
+            terms: terms.clone(),
+            reads: true,
+            ..hello("here")
+        };
         let said = kept(READER, MessageKind::Hello, forged.encode()).unwrap();
         let plain = Hello { terms, done: true, reads: true, ..hello("here") };
         assert_eq!(Hello::decode(said.fields()), Some(plain));
@@ -200,9 +212,15 @@ mod tests {
         for kind in MessageKind::ALL.iter().filter(|kind| kind.carries_data()) {
             assert!(kept(READER, *kind, Vec::new()).is_err(), "{kind:?}");
         }
-        for (other, allowed) in
-            [(MessageKind::Pull, true), (MessageKind::Push, false), (MessageKind::Declare, false)]
-        {
+        // A kind of a later release has no effect, and its stream goes on.
+        let unknown = MessageKind::Unknown(40);
+        assert!(kept(READER, unknown, vec![1]).is_ok());
+        for (other, allowed) in [
+            (MessageKind::Pull, true),
+            (unknown, true),
+            (MessageKind::Push, false),
+            (MessageKind::Declare, false),
+        ] {
             let parts =
                 [MessageKind::Pull, other].map(|kind| Message::<Bytes>::new(kind, Vec::new()));
             let mut bundle = Message::bundle(parts.into());

@@ -8,8 +8,8 @@ use crate::job::{
 };
 use crate::message::kinds::{Ask, Awaited, Barrier, Done, Leave, Released, Report};
 use crate::message::{
-    BadFrame, Book, Content, Hello, Look, MemberState, Message, MessageKind, Standing, VERSION,
-    failed,
+    BadFrame, Book, Content, FEATURES, Hello, Look, MemberState, Message, MessageKind, Standing,
+    Terms, VERSION, failed,
 };
 use crate::peers::{OutgoingMessage, PeerEvent, Peers};
 use crate::stream::{CONTROL, LAST};
@@ -65,10 +65,11 @@ impl Client {
         now: Time,
     ) -> Self {
         let hello = Hello {
-            terms: (role == Role::Worker).then(|| limits.terms()),
+            terms: (role == Role::Worker).then(|| Terms::own(limits.terms())),
             workers: limits.workers,
             servers: limits.servers,
             address: address.into(),
+            features: FEATURES,
             ..Hello::default()
         };
         Self {
@@ -195,6 +196,9 @@ impl Client {
             net.me = own.peer;
         }
         book.keep(&self.hello.book);
+        if let Some(incarnation) = net.incarnation_of(Peer::SCHEDULER) {
+            net.note_features(Peer::SCHEDULER, incarnation, book.features);
+        }
         let lost = |member: &&Standing| {
             let before = self.hello.book.find(member.peer).map(|before| before.state);
             member.state == MemberState::Lost && before != Some(MemberState::Lost)
@@ -248,6 +252,7 @@ impl Client {
                 self.next_hello = self.next_hello.min(now);
                 Ok(false)
             }
+            MessageKind::Unknown(_) if message.head.sequence == 0 => Err(DropReason::UnknownKind),
             _ if message.head.incarnation > linked => {
                 net.connect(Peer::SCHEDULER, message.head.incarnation, &self.scheduler, now);
                 self.heard();

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use super::fields::{Field, FieldReader, codes, record};
-use crate::job::{Failure, JobTerms, LONGEST_MS, MS, Mode, OnLoss, Peer, Reason, Role};
+use super::fields::{Field, FieldReader, codes, put_sized, record};
+use super::terms::Terms;
+use crate::job::{Failure, Peer, Reason, Role};
 
 /// State of a member; the codes are those of the wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,6 +23,13 @@ impl MemberState {
     }
 }
 
+/// Mask of the features of this build, which members learn from Hello and the address book. A message that only
+/// some members take is sent to those that have its feature. No bit is assigned yet.
+#[cfg(not(feature = "wire-next"))]
+pub(crate) const FEATURES: u64 = 0;
+#[cfg(feature = "wire-next")]
+pub(crate) const FEATURES: u64 = super::next::FEATURE;
+
 /// Entry of the address book.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Standing {
@@ -32,67 +40,26 @@ pub(crate) struct Standing {
     pub reads: bool,
     /// Empty in the book of a restarted scheduler until the Hello of the member.
     pub address: String,
+    /// Mask of the features that the member takes.
+    pub features: u64,
 }
 
-/// Added to the state of a reader.
-const READS: u8 = 4;
+/// Added to the state of a reader; smaller numbers are for states.
+const READS: u8 = 128;
 /// Bits of the last byte of a hello: the sender pushes no more, the sender is a reader.
 const IS_DONE: u8 = 1;
 const ONLY_READS: u8 = 2;
 
 codes!(MemberState);
 
-/// Terms, or that they are not known.
-impl Field for Option<JobTerms> {
-    const LEAST: usize = 1;
-
-    fn put(&self, out: &mut Vec<u8>) {
-        let Some(terms) = self else { return out.push(0) };
-        let JobTerms { mode, on_loss, peer_timeout, slice_bytes, hold_bytes, max_rounds_ahead } =
-            *terms;
-        let (mode, staleness) = match mode {
-            Mode::Sync => (1, 0),
-            Mode::Async { staleness: None } => (2, 0),
-            Mode::Async { staleness: Some(most) } => (3, most),
-        };
-        out.extend_from_slice(&[mode, u8::from(on_loss == OnLoss::Continue)]);
-        let numbers = [staleness, peer_timeout / MS, slice_bytes, hold_bytes, max_rounds_ahead];
-        numbers.into_iter().for_each(|number| number.put(out));
-    }
-
-    fn take(from: &mut FieldReader) -> Option<Self> {
-        match from.u8()? {
-            0 => Some(None),
-            mode => take_known_terms(mode, from).map(Some),
-        }
-    }
-}
-
-fn take_known_terms(mode: u8, from: &mut FieldReader) -> Option<JobTerms> {
-    let on_loss = if from.u8()? == 0 { OnLoss::Fail } else { OnLoss::Continue };
-    let staleness = from.u64()?;
-    let mode = match mode {
-        1 => Mode::Sync,
-        2 => Mode::Async { staleness: None },
-        3 => Mode::Async { staleness: Some(staleness) },
-        _ => return None,
-    };
-    Some(JobTerms {
-        mode,
-        on_loss,
-        peer_timeout: Some(from.u64()?).filter(|ms| (1..=LONGEST_MS).contains(ms))? * MS,
-        slice_bytes: Some(from.u64()?).filter(|bytes| *bytes > 0)?,
-        hold_bytes: from.u64()?,
-        max_rounds_ahead: Some(from.u64()?).filter(|rounds| *rounds > 0)?,
-    })
-}
-
 /// Address book (also: membership view): all members that the job ever had, at one epoch.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Book {
     pub epoch: u32,
     /// None before the first worker has joined.
-    pub terms: Option<JobTerms>,
+    pub terms: Option<Terms>,
+    /// Mask of the features that the scheduler takes.
+    pub features: u64,
     pub members: Vec<Standing>,
 }
 
@@ -129,7 +96,9 @@ impl Book {
                 new.address.clone_from(&old.address);
             }
         }
-        self.terms = self.terms.or(earlier.terms);
+        if self.terms.is_none() {
+            self.terms.clone_from(&earlier.terms);
+        }
     }
 
     /// Whether a process can begin to work with the book: it has the address of each member and, if a worker
@@ -154,23 +123,27 @@ impl Book {
     }
 }
 
-record!(Book: 9 { epoch, terms, members });
+record!(Book: 20 { epoch, terms, features, members });
 
 impl Field for Standing {
-    const LEAST: usize = 16;
+    const LEAST: usize = 28;
 
     fn put(&self, out: &mut Vec<u8>) {
-        self.peer.put(out);
-        self.incarnation.put(out);
-        out.push(self.state as u8 + if self.reads { READS } else { 0 });
-        self.address.put(out);
+        put_sized(out, |out| {
+            self.peer.put(out);
+            self.incarnation.put(out);
+            out.push(self.state as u8 | if self.reads { READS } else { 0 });
+            self.address.put(out);
+            self.features.put(out);
+        });
     }
 
     fn take(from: &mut FieldReader) -> Option<Self> {
+        let from = &mut from.sized()?;
         let (peer, incarnation, state) = (Peer::take(from)?, from.u64()?, from.u8()?);
         let (reads, address) = (state & READS != 0, from.text()?);
         let state = MemberState::from_code(state & !READS)?;
-        Some(Self { peer, incarnation, state, reads, address })
+        Some(Self { peer, incarnation, state, reads, address, features: from.u64()? })
     }
 }
 
@@ -182,7 +155,7 @@ pub(crate) struct Hello {
     pub servers: u32,
     pub address: String,
     /// Terms of a worker; None from a server.
-    pub terms: Option<JobTerms>,
+    pub terms: Option<Terms>,
     /// Empty before the process is a member.
     pub book: Book,
     /// Barriers at which the process has arrived, and that it has passed.
@@ -191,27 +164,42 @@ pub(crate) struct Hello {
     pub done: bool,
     /// The process is a reader; the receiver compares it with the credential.
     pub reads: bool,
+    /// Mask of the features that the process takes.
+    pub features: u64,
 }
 
 impl Field for Hello {
-    const LEAST: usize = 37;
+    const LEAST: usize = 63;
 
     fn put(&self, out: &mut Vec<u8>) {
         (self.workers, self.servers).put(out);
         self.address.put(out);
         self.terms.put(out);
-        self.book.put(out);
+        put_sized(out, |out| self.book.put(out));
         (self.arrived, self.passed).put(out);
         let reads = if self.reads { ONLY_READS } else { 0 };
         out.push(reads + if self.done { IS_DONE } else { 0 });
+        self.features.put(out);
     }
 
     fn take(from: &mut FieldReader) -> Option<Self> {
         let (workers, servers) = Field::take(from)?;
-        let (address, terms, book) = (from.text()?, Field::take(from)?, Field::take(from)?);
+        let (address, terms) = (from.text()?, Field::take(from)?);
+        let book = Field::take(&mut from.sized()?)?;
         let ((arrived, passed), last) = (Field::take(from)?, from.u8()?);
-        let (done, reads) = (last & IS_DONE != 0, last & ONLY_READS != 0);
-        Some(Self { workers, servers, address, terms, book, arrived, passed, done, reads })
+        let (done, reads, features) = (last & IS_DONE != 0, last & ONLY_READS != 0, from.u64()?);
+        Some(Self {
+            workers,
+            servers,
+            address,
+            terms,
+            book,
+            arrived,
+            passed,
+            done,
+            reads,
+            features,
+        })
     }
 }
 
@@ -269,7 +257,6 @@ impl Proposal {
         let mut from = FieldReader::new(bytes);
         let (name, has_spec) = Field::take(&mut from)?;
         let spec = if has_spec { Some(KeySpec::take(&mut from)?) } else { None };
-        from.end()?;
         Some(Self::Key(name, spec))
     }
 }
@@ -349,7 +336,8 @@ pub(crate) mod failed {
     /// merge rule that failed on a server, contain the number of the key.
     pub(crate) fn decode(bytes: &[u8], key: u64) -> Option<Failure> {
         let (reason, text) = <(u8, String)>::decode(bytes)?;
-        let reason = Reason::from_code(reason)?;
+        // A reason of a later release still has its text.
+        let reason = Reason::from_code(reason).unwrap_or(Reason::Invalid);
         let parts: Vec<_> = text.split(&label(key)).map(words).collect();
         Some(Failure { reason, text: parts.join(&TextPart::Key(key)) })
     }

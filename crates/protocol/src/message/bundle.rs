@@ -1,7 +1,9 @@
-//! Bundles (also: batching, coalescing): small messages in one frame, a table of them and their payloads.
+//! Bundles (also: batching, coalescing): small messages in one frame: a table of them, their extension fields, and
+//! their payloads.
 
 use std::sync::Arc;
 
+use super::extensions::{self, MOST_EXTENSIONS};
 use super::fields::FieldReader;
 use super::header::{BadFrame, Cursor, Header, MessageKind};
 use super::{Body, Message};
@@ -26,7 +28,7 @@ pub struct BundleParts<D> {
 impl<D: Data> From<Vec<Message<D>>> for BundleParts<D> {
     fn from(messages: Vec<Message<D>>) -> Self {
         let payloads: u64 = messages.iter().map(|part| part.body.len()).sum();
-        let bytes = (messages.len() * ENTRY) as u64 + payloads;
+        let bytes = (messages.len() * ENTRY + fields_len(&messages)) as u64 + payloads;
         Self { messages, bytes }
     }
 }
@@ -44,14 +46,15 @@ impl<D> BundleParts<D> {
         self.messages
     }
 
-    /// Length of the bundle's payload in bytes: the table and all payloads.
+    /// Length of the bundle's payload in bytes: the table, all extension fields and all payloads.
     #[must_use]
     pub fn len(&self) -> u64 {
         self.bytes
     }
 }
 
-/// A message of a bundle, before its payload is read. Payloads follow the table in the order of the entries.
+/// A message of a bundle, before its payload is read. The extension fields of all messages follow the table, then
+/// the payloads, both in the order of the entries.
 pub struct BundleEntry {
     /// Header of the message: fields of the entry, and for the rest those of the bundle.
     pub head: Header,
@@ -62,33 +65,44 @@ pub struct BundleEntry {
 }
 
 impl MessageKind {
-    /// Whether messages of this kind may be parts of a bundle.
+    /// Whether messages of this kind may be parts of a bundle. Later releases may bundle other ones.
     fn is_bundled(self) -> bool {
-        matches!(self, Self::Push | Self::Pull | Self::Value)
+        matches!(self, Self::Push | Self::Pull | Self::Value | Self::Unknown(_))
     }
 }
 
 impl Header {
-    /// Bytes of the payload that the payload checksum covers: all, or of a bundle only the table, whose
-    /// entries have checksums of their own.
+    /// Bytes of the payload that the payload checksum covers: all, or of a bundle only the table and the
+    /// extension fields, because payloads have checksums of their own.
     #[must_use]
     pub fn covered(&self, payload: usize) -> usize {
-        if self.kind == MessageKind::Bundle { table_len(self.total).min(payload) } else { payload }
+        if self.kind == MessageKind::Bundle {
+            table_len(self.total).saturating_add(length(self.offset)).min(payload)
+        } else {
+            payload
+        }
     }
 }
 
 impl<D: Data> Message<D> {
-    /// Whether the message may be part of a bundle.
-    pub(crate) fn is_small(&self) -> bool {
-        let Header { kind, replicas, .. } = &self.head;
-        kind.is_bundled() && replicas.is_none() && self.body.len() < MOST_EACH
+    /// Whether the message may begin a bundle. Kinds of later releases do not: some peers take no bundles.
+    pub(crate) fn begins_bundle(&self) -> bool {
+        self.joins_bundle() && !matches!(self.head.kind, MessageKind::Unknown(_))
+    }
+
+    /// Whether the message may be part of a bundle that another one has begun.
+    pub(crate) fn joins_bundle(&self) -> bool {
+        self.head.kind.is_bundled() && self.body.len() < MOST_EACH
     }
 
     /// A bundle of messages: pushes, pulls and values, each below 16 KiB, at most 64 of them and 64 KiB.
     #[must_use]
-    pub fn bundle(parts: Vec<Self>) -> Self {
-        let total = parts.len() as u64;
-        let head = Header { kind: MessageKind::Bundle, total, ..Header::default() };
+    #[cfg_attr(not(feature = "wire-next"), allow(unused_mut, reason = "no part gets a field"))]
+    pub fn bundle(mut parts: Vec<Self>) -> Self {
+        #[cfg(feature = "wire-next")]
+        parts.iter_mut().for_each(|part| part.head.next = super::next::VALUE);
+        let (total, offset) = (parts.len() as u64, fields_len(&parts) as u64);
+        let head = Header { kind: MessageKind::Bundle, total, offset, ..Header::default() };
         Self { head, body: Body::Parts(Arc::new(parts.into())) }
     }
 
@@ -101,12 +115,22 @@ impl<D: Data> Message<D> {
     }
 }
 
-fn table_len(parts: u64) -> usize {
-    usize::try_from(parts).unwrap_or(usize::MAX).saturating_mul(ENTRY)
+fn length(bytes: u64) -> usize {
+    usize::try_from(bytes).unwrap_or(usize::MAX)
 }
 
-/// Writes the payload of a bundle to `out`, of its size; returns the CRC32C of the table. `copy` writes the
-/// payload of one part and returns its CRC32C, or None to give up: the bundle was acknowledged meanwhile.
+fn table_len(parts: u64) -> usize {
+    length(parts).saturating_mul(ENTRY)
+}
+
+/// Bytes of the extension fields of all messages.
+fn fields_len<D>(parts: &[Message<D>]) -> usize {
+    parts.iter().map(|part| extensions::len(&part.head)).sum()
+}
+
+/// Writes the payload of a bundle to `out`, of its size; returns the CRC32C of the table and the extension fields.
+/// `copy` writes the payload of one part and returns its CRC32C, or None to give up: the bundle was acknowledged
+/// meanwhile.
 ///
 /// # Panics
 /// `out` is too short.
@@ -115,18 +139,21 @@ pub fn write_parts<D: Data>(
     out: &mut [u8],
     copy: impl Fn(&Body<D>, &mut [u8]) -> Option<u32>,
 ) -> Option<u32> {
-    let (table, mut rest) = out.split_at_mut(parts.len() * ENTRY);
+    let (front, mut rest) = out.split_at_mut(parts.len() * ENTRY + fields_len(parts));
+    let (table, mut fields) = front.split_at_mut(parts.len() * ENTRY);
     for (part, entry) in parts.iter().zip(table.chunks_exact_mut(ENTRY)) {
         let len = part.body.len();
-        let (place, others) = rest.split_at_mut(usize::try_from(len).unwrap_or(usize::MAX));
+        let (place, others) = rest.split_at_mut(length(len));
         let sum = copy(&part.body, place)?;
-        write_entry(&part.head, len, sum, entry);
-        rest = others;
+        let (own, next) = fields.split_at_mut(extensions::len(&part.head));
+        extensions::write(&part.head, own);
+        write_entry(&part.head, own.len(), (len, sum), entry);
+        (rest, fields) = (others, next);
     }
-    Some(kvstore_checksum::crc32c(table))
+    Some(kvstore_checksum::crc32c(front))
 }
 
-fn write_entry(head: &Header, len: u64, sum: u32, out: &mut [u8]) {
+fn write_entry(head: &Header, fields: usize, (len, sum): (u64, u32), out: &mut [u8]) {
     let mut out = Cursor(out);
     for wide in [head.key, head.round, head.offset, head.total, head.request, head.setting] {
         out.put(wide.to_le_bytes());
@@ -135,13 +162,15 @@ fn write_entry(head: &Header, len: u64, sum: u32, out: &mut [u8]) {
     for narrow in [head.generation, head.slice, head.priority.cast_unsigned(), len, sum] {
         out.put(narrow.to_le_bytes());
     }
-    out.put([head.kind as u8, 0]);
-    for short in [head.flags, head.codec, 0] {
+    out.put([head.kind.code(), 0]);
+    let fields = u16::try_from(fields).unwrap_or(u16::MAX);
+    for short in [head.flags, head.codec, fields] {
         out.put(short.to_le_bytes());
     }
 }
 
-/// Decodes the table of a bundle, whose payload has `payload` bytes, the table included.
+/// Decodes the table of a bundle and the extension fields behind it, the bytes that [`Header::covered`] gives, of a
+/// payload of `payload` bytes.
 ///
 /// # Errors
 /// The table does not fit the header or the payload, or has an entry of another kind.
@@ -151,19 +180,27 @@ pub fn read_table(
     payload: usize,
 ) -> Result<Vec<BundleEntry>, BadFrame> {
     let unfit = BadFrame::Length(payload as u64);
-    if head.total > MOST_PARTS as u64 || table.len() != table_len(head.total) {
+    let (own, fields) = table.split_at_checked(table_len(head.total)).ok_or(unfit)?;
+    if head.total > MOST_PARTS as u64 || fields.len() as u64 != head.offset {
         return Err(unfit);
     }
-    let entries: Vec<_> =
-        table.chunks_exact(ENTRY).map(|bytes| read_entry(head, bytes)).collect::<Result<_, _>>()?;
+    let mut fields = FieldReader::new(fields);
+    let entries = own.chunks_exact(ENTRY).map(|bytes| read_entry(head, bytes, &mut fields));
+    let entries: Vec<_> = entries.collect::<Result<_, _>>()?;
+    fields.end().ok_or(unfit)?;
     let payloads: usize = entries.iter().map(|entry| entry.payload).sum();
     if table.len() + payloads == payload { Ok(entries) } else { Err(unfit) }
 }
 
-fn read_entry(bundle: &Header, bytes: &[u8]) -> Result<BundleEntry, BadFrame> {
+fn read_entry(
+    bundle: &Header,
+    bytes: &[u8],
+    fields: &mut FieldReader,
+) -> Result<BundleEntry, BadFrame> {
     let mut from = FieldReader::new(bytes);
     let mut wide = || from.u64().ok_or(BadFrame::Short);
     let mut head = Header { key: wide()?, ..bundle.clone() };
+    extensions::clear(&mut head);
     for field in
         [&mut head.round, &mut head.offset, &mut head.total, &mut head.request, &mut head.setting]
     {
@@ -179,5 +216,9 @@ fn read_entry(bundle: &Header, bytes: &[u8]) -> Result<BundleEntry, BadFrame> {
     from.u8().ok_or(BadFrame::Short)?;
     let mut short = || from.u16().ok_or(BadFrame::Short);
     (head.flags, head.codec) = (short()?, short()?);
+    let len = short()?;
+    let own = Some(len).filter(|len| usize::from(*len) <= MOST_EXTENSIONS);
+    let own = own.and_then(|len| fields.bytes(len.into())).ok_or(BadFrame::Extensions(len))?;
+    extensions::read(&mut head, own)?;
     Ok(BundleEntry { head, payload, checksum })
 }

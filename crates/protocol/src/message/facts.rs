@@ -1,7 +1,8 @@
 //! Fields of observation (also: monitoring): statistics of a process, and the state of all members.
 
 use super::body::MemberState;
-use super::fields::{Field, FieldReader, put_cut_text, put_list, record};
+use super::fields::{Field, FieldReader, put_cut_text, put_list, put_sized, record};
+use super::terms::Terms;
 use crate::job::{JobTerms, Peer, Time};
 use crate::telemetry::{
     BUCKETS, CallKind, Histogram, MOST_NAME, MOST_PEERS, MOST_WAITING, ProcessCounters,
@@ -36,15 +37,21 @@ impl Field for Histogram {
     }
 }
 
+/// A list of numbers and values: counters of value 0 are left out, and those of a later release are skipped.
 impl Field for ProcessCounters {
-    const LEAST: usize = 0;
+    const LEAST: usize = 4;
 
     fn put(&self, out: &mut Vec<u8>) {
-        Self::table().for_each(|counter| (counter.value)(self).put(out));
+        let counters = Self::table().map(|counter| (counter.number, (counter.value)(self)));
+        counters.filter(|(_, value)| *value != 0).collect::<Vec<_>>().put(out);
     }
 
     fn take(from: &mut FieldReader) -> Option<Self> {
-        Self::take(|| from.u64())
+        let mut counters = Self::default();
+        for (number, value) in Vec::<(u8, u64)>::take(from)? {
+            counters.set(number, value);
+        }
+        Some(counters)
     }
 }
 
@@ -61,7 +68,8 @@ impl Field for ProcessStats {
         self.counters.put(out);
         [&self.push, &self.pull, &self.pushpull].into_iter().for_each(|times| times.put(out));
         self.pending.put(out);
-        put_list(out, first(&self.waiting, MOST_WAITING));
+        let waiting = first(&self.waiting, MOST_WAITING).iter().cloned().map(Some);
+        waiting.collect::<Vec<_>>().put(out);
         put_list(out, first(&self.late, MOST_PEERS));
     }
 
@@ -73,11 +81,24 @@ impl Field for ProcessStats {
             pull: Field::take(from)?,
             pushpull: Field::take(from)?,
             pending: from.u64()?,
-            waiting: Field::take(from)?,
+            waiting: Vec::<Option<WaitingCall>>::take(from)?.into_iter().flatten().collect(),
             late: Field::take(from)?,
         };
         let fits = facts.waiting.len() <= MOST_WAITING && facts.late.len() <= MOST_PEERS;
         fits.then_some(facts)
+    }
+}
+
+/// A waiting call behind its length; None if it is one of a later release.
+impl Field for Option<WaitingCall> {
+    const LEAST: usize = 4;
+
+    fn put(&self, out: &mut Vec<u8>) {
+        put_sized(out, |out| self.iter().for_each(|call| call.put(out)));
+    }
+
+    fn take(from: &mut FieldReader) -> Option<Self> {
+        Some(WaitingCall::take(&mut from.sized()?))
     }
 }
 
@@ -225,7 +246,7 @@ impl Field for JobView {
     fn put(&self, out: &mut Vec<u8>) {
         (self.clock, self.job).put(out);
         [self.workers, self.servers, self.epoch].into_iter().for_each(|number| number.put(out));
-        self.terms.put(out);
+        self.terms.map(Terms::from).put(out);
         put_report(out, &self.facts);
         self.members.put(out);
         self.sights.put(out);
@@ -238,7 +259,7 @@ impl Field for JobView {
             workers: from.u32()?,
             servers: from.u32()?,
             epoch: from.u32()?,
-            terms: Field::take(from)?,
+            terms: <Option<Terms> as Field>::take(from)?.map(|terms| terms.known),
             facts: take_report(from)?,
             members: from.u32()?,
             sights: Field::take(from)?,
@@ -255,19 +276,22 @@ impl JobView {
 }
 
 impl Field for MemberReport {
-    const LEAST: usize = 24;
+    const LEAST: usize = 28;
 
     fn put(&self, out: &mut Vec<u8>) {
-        (self.peer, self.state).put(out);
-        self.address.put(out);
-        let said = self.report.as_ref().map_or(NEVER, |(ago, _)| *ago);
-        (self.heard.unwrap_or(NEVER), said).put(out);
-        if let Some((_, facts)) = &self.report {
-            put_report(out, facts);
-        }
+        put_sized(out, |out| {
+            (self.peer, self.state).put(out);
+            self.address.put(out);
+            let said = self.report.as_ref().map_or(NEVER, |(ago, _)| *ago);
+            (self.heard.unwrap_or(NEVER), said).put(out);
+            if let Some((_, facts)) = &self.report {
+                put_report(out, facts);
+            }
+        });
     }
 
     fn take(from: &mut FieldReader) -> Option<Self> {
+        let from = &mut from.sized()?;
         let (peer, state) = Field::take(from)?;
         let (address, heard, said) = (from.text()?, from.u64()?, from.u64()?);
         let report = if said == NEVER { None } else { Some((said, take_report(from)?)) };

@@ -19,12 +19,9 @@ pub(crate) trait Field: Sized {
         out
     }
 
-    /// Decodes a payload that is this value and nothing else.
+    /// Decodes a payload that begins with this value. Bytes behind it are fields of a later release.
     fn decode(bytes: &[u8]) -> Option<Self> {
-        let mut from = FieldReader::new(bytes);
-        let read = Self::take(&mut from)?;
-        from.end()?;
-        Some(read)
+        Self::take(&mut FieldReader::new(bytes))
     }
 }
 
@@ -79,7 +76,14 @@ impl<'a> FieldReader<'a> {
         (0..count).map(|_| T::take(self)).collect()
     }
 
-    /// The end of the message: a longer one is refused.
+    /// Reader of the fields behind their length, by [`put_sized`]. What is left of them at its end was added by a
+    /// later release.
+    pub(super) fn sized(&mut self) -> Option<Self> {
+        let len = usize::try_from(self.u32()?).ok()?;
+        self.bytes(len).map(Self::new)
+    }
+
+    /// The end of the bytes: more of them are refused.
     pub(super) fn end(self) -> Option<()> {
         self.rest.is_empty().then_some(())
     }
@@ -99,6 +103,15 @@ pub(super) fn put_cut_text(out: &mut Vec<u8>, text: &str, most: usize) {
     let len = u16::try_from(end).unwrap_or(u16::MAX);
     out.extend_from_slice(&len.to_le_bytes());
     out.extend_from_slice(&text.as_bytes()[..end]);
+}
+
+/// Writes fields behind their length, so that receivers skip those that later releases append.
+pub(super) fn put_sized(out: &mut Vec<u8>, fields: impl FnOnce(&mut Vec<u8>)) {
+    let at = out.len();
+    0u32.put(out);
+    fields(out);
+    let len = u32::try_from(out.len() - at - size_of::<u32>()).unwrap_or(u32::MAX);
+    out[at..at + size_of::<u32>()].copy_from_slice(&len.to_le_bytes());
 }
 
 /// Writes a list: a count, and the items.

@@ -1,17 +1,19 @@
-//! The frame (also: packet): a fixed header, the replicas, the payload; two checksums.
+//! The frame (also: packet): a fixed header, extension fields, the payload; two checksums.
 
 use super::body::SliceName;
+use super::extensions::{self, MOST_EXTENSIONS};
 use super::fields::FieldReader;
 use crate::job::{Peer, Role};
 
 const MAGIC: u32 = u32::from_le_bytes(*b"KVST");
 /// Version of the protocol; frames of another version are no frames of this one.
-pub const VERSION: u16 = 2;
+pub const VERSION: u16 = 3;
 /// Bytes of the fixed part of a frame's header.
 pub const HEADER: usize = 140;
-/// Offset of the header checksum, which covers the bytes before it, and the replicas.
+/// Offset of the header checksum, which covers the bytes before it, and the extension fields.
 const CHECKSUM_AT: usize = HEADER - 4;
-const MAX_REPLICAS: u16 = 16;
+/// Largest code of a kind: a message of an unknown kind up to this one is counted and dropped.
+const LAST_KIND: u8 = 63;
 /// Round behind all rounds of a slice: no worker pushes any more.
 pub(crate) const ROUNDS_OVER: u64 = u64::MAX;
 /// Bytes that are copied and then added to the checksum, while they are in the cache.
@@ -39,11 +41,32 @@ macro_rules! kinds {
     ($($(#[$doc:meta])* $kind:ident = $code:literal,)+) => {
         /// Kind of a message; docs/wire.md has the fields of each.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
-        pub enum MessageKind { $($(#[$doc])* $kind = $code,)+ }
+        pub enum MessageKind {
+            $($(#[$doc])* $kind,)+
+            /// A kind of a later release, by its code: the message is counted and dropped.
+            Unknown(u8),
+        }
 
         impl MessageKind {
-            /// All kinds, in the order of their codes.
+            /// All kinds of this release, in the order of their codes.
             pub const ALL: &'static [Self] = &[$(Self::$kind,)+];
+
+            /// Code of the kind on the wire.
+            #[must_use]
+            pub fn code(self) -> u8 {
+                match self {
+                    $(Self::$kind => $code,)+
+                    Self::Unknown(code) => code,
+                }
+            }
+
+            pub(super) fn from_code(code: u8) -> Option<Self> {
+                match code {
+                    $($code => Some(Self::$kind),)+
+                    ..=LAST_KIND => Some(Self::Unknown(code)),
+                    _ => None,
+                }
+            }
         }
     };
 }
@@ -119,10 +142,6 @@ kinds! {
 }
 
 impl MessageKind {
-    pub(super) fn from_code(code: u8) -> Option<Self> {
-        Self::ALL.get(usize::from(code)).copied()
-    }
-
     /// Whether the payload is a slice, [`Body::Data`](crate::Body::Data), rather than fields.
     #[must_use]
     pub fn carries_data(self) -> bool {
@@ -173,8 +192,11 @@ pub struct Header {
     pub flags: u16,
     /// Codec of the payload; 0 is raw little-endian values.
     pub codec: u16,
-    /// Ranks of servers that must have the push before it counts, at most 16; None without replication.
-    pub replicas: Option<Box<[u32]>>,
+    /// Extension fields of a received message that this release does not know.
+    pub skipped: u16,
+    /// Extension field of builds for tests.
+    #[cfg(feature = "wire-next")]
+    pub next: u64,
 }
 
 impl Default for Header {
@@ -200,7 +222,9 @@ impl Default for Header {
             priority: 0,
             flags: 0,
             codec: 0,
-            replicas: None,
+            skipped: 0,
+            #[cfg(feature = "wire-next")]
+            next: 0,
         }
     }
 }
@@ -222,8 +246,8 @@ pub enum BadFrame {
     Kind(u8),
     /// Unknown role.
     Role(u8),
-    /// More replicas than 16.
-    Replicas(u16),
+    /// More bytes of extension fields than 256, or other ones than the fields have.
+    Extensions(u16),
     /// Payload length beyond the limit of the receiver, or not that of the bundle's table.
     Length(u64),
 }
@@ -240,15 +264,10 @@ impl Header {
         SliceName { key: self.key, generation: self.generation, slice: self.slice }
     }
 
-    fn places(&self) -> &[u32] {
-        let replicas = self.replicas.as_deref().unwrap_or_default();
-        &replicas[..replicas.len().min(usize::from(MAX_REPLICAS))]
-    }
-
     /// Bytes of the frame in front of its payload.
     #[must_use]
     pub fn len(&self) -> usize {
-        HEADER + 4 * self.places().len()
+        HEADER + extensions::len(self)
     }
 }
 
@@ -295,13 +314,12 @@ pub fn copy(payload: &[u8], mut out: &mut [u8]) -> u32 {
 /// # Panics
 /// `out` is too short.
 pub fn write_front(head: &Header, payload: usize, sum: u32, out: &mut [u8]) -> usize {
-    let replicas = head.places();
-    let count = u16::try_from(replicas.len()).unwrap_or(MAX_REPLICAS);
-    let (fixed, places) = out[..head.len()].split_at_mut(HEADER);
+    let (fixed, fields) = out[..head.len()].split_at_mut(HEADER);
+    let fields_len = u16::try_from(fields.len()).unwrap_or(u16::MAX);
     let mut out = Cursor(fixed);
     out.put(MAGIC.to_le_bytes());
     out.put(VERSION.to_le_bytes());
-    out.put([head.kind as u8, head.role as u8]);
+    out.put([head.kind.code(), head.role as u8]);
     for wide in [head.job, head.incarnation, head.to_incarnation, head.sequence, head.ack] {
         out.put(wide.to_le_bytes());
     }
@@ -313,14 +331,12 @@ pub fn write_front(head: &Header, payload: usize, sum: u32, out: &mut [u8]) -> u
         out.put(narrow.to_le_bytes());
     }
     out.put((payload as u64).to_le_bytes());
-    for short in [head.flags, head.codec, count, 0] {
+    for short in [head.flags, head.codec, fields_len, 0] {
         out.put(short.to_le_bytes());
     }
     out.put(sum.to_le_bytes());
-    for (place, rank) in places.chunks_exact_mut(4).zip(replicas) {
-        place.copy_from_slice(&rank.to_le_bytes());
-    }
-    let sum = kvstore_checksum::append(kvstore_checksum::crc32c(&fixed[..CHECKSUM_AT]), places);
+    extensions::write(head, fields);
+    let sum = kvstore_checksum::append(kvstore_checksum::crc32c(&fixed[..CHECKSUM_AT]), fields);
     fixed[CHECKSUM_AT..].copy_from_slice(&sum.to_le_bytes());
     head.len()
 }
@@ -342,7 +358,7 @@ impl Cursor<'_> {
 pub struct PartialFrame {
     head: Result<Header, BadFrame>,
     payload: u64,
-    replicas: u16,
+    extensions: u16,
     payload_checksum: u32,
     checksum: u32,
     /// Computed checksum of the fixed part.
@@ -363,7 +379,7 @@ impl PartialFrame {
     /// Decodes the fixed part of a frame.
     ///
     /// # Errors
-    /// Magic, version or number of replicas are not those of a frame of this version.
+    /// Magic, version or length of the extension fields are not those of a frame of this version.
     pub fn new(fixed: &[u8; HEADER]) -> Result<Self, BadFrame> {
         let mut from = FieldReader::new(fixed);
         let magic = from.u32().ok_or(BadFrame::Short)?;
@@ -375,25 +391,26 @@ impl PartialFrame {
             return Err(BadFrame::Version(version));
         }
         let mut opening = Self::read(from).ok_or(BadFrame::Short)?;
-        if opening.replicas > MAX_REPLICAS {
-            return Err(BadFrame::Replicas(opening.replicas));
+        if opening.extensions_len() > MOST_EXTENSIONS {
+            return Err(BadFrame::Extensions(opening.extensions));
         }
         opening.found = kvstore_checksum::crc32c(&fixed[..CHECKSUM_AT]);
         Ok(opening)
     }
 
-    /// Bytes of replicas that follow the fixed part, at most 64.
+    /// Bytes of extension fields that follow the fixed part, at most [`MOST_EXTENSIONS`].
     #[must_use]
-    pub fn places(&self) -> usize {
-        usize::from(self.replicas) * 4
+    pub fn extensions_len(&self) -> usize {
+        self.extensions.into()
     }
 
-    /// Verifies the header with its replicas, `places`, of the length that [`places`](Self::places) gives.
+    /// Verifies the header with its extension fields, of the length that
+    /// [`extensions_len`](Self::extensions_len) gives.
     ///
     /// # Errors
-    /// The header checksum, the kind or the role are wrong, or the payload is longer than `most` bytes.
-    pub fn open(self, places: &[u8], most: u64) -> Result<VerifiedFrame, BadFrame> {
-        if kvstore_checksum::append(self.found, places) != self.checksum {
+    /// The header checksum, the kind, the role or a length are wrong, or the payload is longer than `most` bytes.
+    pub fn open(self, extensions: &[u8], most: u64) -> Result<VerifiedFrame, BadFrame> {
+        if kvstore_checksum::append(self.found, extensions) != self.checksum {
             return Err(BadFrame::HeaderChecksum);
         }
         if self.payload > most {
@@ -401,10 +418,7 @@ impl PartialFrame {
         }
         let payload = usize::try_from(self.payload).map_err(|_| BadFrame::Length(self.payload))?;
         let mut head = self.head?;
-        let mut places = FieldReader::new(places);
-        if self.replicas > 0 {
-            head.replicas = Some(std::iter::from_fn(|| places.u32()).collect());
-        }
+        extensions::read(&mut head, extensions)?;
         Ok(VerifiedFrame { head, payload, payload_checksum: self.payload_checksum })
     }
 
@@ -430,7 +444,7 @@ impl PartialFrame {
         let payload = from.u64()?;
         head.flags = from.u16()?;
         head.codec = from.u16()?;
-        let replicas = from.u16()?;
+        let extensions = from.u16()?;
         from.u16()?;
         let payload_checksum = from.u32()?;
         let checksum = from.u32()?;
@@ -439,7 +453,7 @@ impl PartialFrame {
             (None, _) => Err(BadFrame::Kind(kind)),
             (_, None) => Err(BadFrame::Role(role)),
         };
-        Some(Self { head, payload, replicas, payload_checksum, checksum, found: 0 })
+        Some(Self { head, payload, extensions, payload_checksum, checksum, found: 0 })
     }
 }
 
@@ -462,8 +476,9 @@ pub(crate) fn decode(bytes: &[u8], most: u64) -> Result<(Header, &[u8], &[u8]), 
         _ => BadFrame::Short,
     })?;
     let opening = opening?;
-    let (places, rest) = rest.split_at_checked(opening.places()).ok_or(BadFrame::Short)?;
-    let opened = opening.open(places, most)?;
+    let (extensions, rest) =
+        rest.split_at_checked(opening.extensions_len()).ok_or(BadFrame::Short)?;
+    let opened = opening.open(extensions, most)?;
     let (payload, rest) = rest.split_at_checked(opened.payload).ok_or(BadFrame::Short)?;
     let covered = &payload[..opened.head.covered(payload.len())];
     if kvstore_checksum::crc32c(covered) != opened.payload_checksum {

@@ -15,8 +15,13 @@ use super::{Body, Message};
 use crate::job::{Data, Failure, Peer, Role};
 use crate::telemetry::ProcessStats;
 
-/// Why a message is invalid, as a sentence.
-pub(crate) struct Invalid(pub(crate) &'static str);
+/// Why a message has no content for this process.
+pub(crate) enum NoContent {
+    /// It is invalid: a sentence.
+    Invalid(&'static str),
+    /// Its kind is one of a later release.
+    UnknownKind,
+}
 
 pub(crate) const NO_GENERATION: &str = "generations of a key begin at 1";
 pub(crate) const NO_ROUND: &str = "pushes are of rounds from 1";
@@ -125,18 +130,22 @@ macro_rules! messages {
 
         impl<D: Data> Content<D> {
             /// The content of a message, or why the message is invalid.
-            pub(crate) fn read(head: &Header, body: Body<D>) -> Result<Self, Invalid> {
-                Self::take(head, body).map_err(Invalid)
+            pub(crate) fn read(head: &Header, body: Body<D>) -> Result<Self, NoContent> {
+                Self::take(head, body).map_err(NoContent::Invalid)?.ok_or(NoContent::UnknownKind)
             }
 
-            fn take(head: &Header, body: Body<D>) -> Result<Self, &'static str> {
+            /// The content; None if the kind is unknown.
+            fn take(head: &Header, body: Body<D>) -> Result<Option<Self>, &'static str> {
                 match head.kind {
                     $(MessageKind::$whole => {
                         let of = <$fields as Payload<D>>::take(head, Some(body))?;
                         $($(if ($bad)(&of) { return Err($reason); })*)?
-                        Ok(Self::$whole(of))
+                        Ok(Some(Self::$whole(of)))
                     })+
-                    $(MessageKind::$kind => $kind::read(head, body).map(Self::$kind),)+
+                    $(MessageKind::$kind => {
+                        $kind::read(head, body).map(|of| Some(Self::$kind(of)))
+                    })+
+                    MessageKind::Unknown(_) => Ok(None),
                 }
             }
         }

@@ -2,11 +2,15 @@
 
 mod body;
 mod bundle;
+mod extensions;
 mod facts;
 mod fields;
 mod header;
 pub(crate) mod kinds;
+#[cfg(feature = "wire-next")]
+pub(crate) mod next;
 mod payload;
+mod terms;
 #[cfg(test)]
 mod tests;
 
@@ -14,10 +18,11 @@ use std::sync::Arc;
 
 use super::job::Data;
 
-pub(crate) use body::{Book, Decision, Hello, Proposal, Standing, failed, range};
+pub(crate) use body::{Book, Decision, FEATURES, Hello, Proposal, Standing, failed, range};
 pub use body::{KeySpec, MemberState, Placement, SliceName};
 pub use bundle::{BundleEntry, BundleParts, read_table, write_parts};
 pub(crate) use bundle::{MOST_BYTES, MOST_PARTS};
+pub use extensions::MOST_EXTENSIONS;
 pub(crate) use facts::echo_of;
 pub use facts::{JobView, Look, MemberReport, is_echo};
 pub(crate) use fields::Field;
@@ -31,6 +36,7 @@ pub use header::{
 };
 pub(crate) use header::{ROUNDS_OVER, flags};
 pub(crate) use kinds::Content;
+pub(crate) use terms::Terms;
 
 /// Payload of a message.
 #[derive(Debug, Clone)]

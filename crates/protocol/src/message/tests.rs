@@ -1,5 +1,6 @@
 //! Frames and fields: encoded ones are decoded, all other bytes are refused, and none causes a panic.
 
+use super::Terms;
 use super::facts::MOST_REPORT;
 use super::failed;
 use super::fields::Field;
@@ -8,11 +9,12 @@ use super::{Body, Book, Hello, KeySpec, MemberState, Message, Placement, Proposa
 use super::{JobView, Look, MemberReport};
 use crate::job::LONGEST_MS;
 use crate::job::{Failure, Limits, MS, Peer, Reason, Role, naming};
-use crate::sim::{Bytes, Random, limits, read_frame, write_frame};
+use crate::sim::{Bytes, Random, limits, read_frame, with_fields, write_frame};
 use crate::telemetry::{
-    BUCKETS, CallKind, MOST_NAME, MOST_PEERS, MOST_WAITING, ProcessStats, StragglerDelay,
-    WaitingCall,
+    BUCKETS, CallKind, MOST_NAME, MOST_PEERS, MOST_WAITING, ProcessCounters, ProcessStats,
+    StragglerDelay, WaitingCall,
 };
+use crate::testing::parse;
 
 const MOST: u64 = 1 << 20;
 
@@ -40,10 +42,7 @@ fn any_header(random: &mut Random) -> Header {
         priority: i32::try_from(random.below(200)).unwrap() - 100,
         flags: short(random),
         codec: short(random),
-        replicas: match random.below(17) {
-            0 => None,
-            count => Some((0..count).map(|i| u32::try_from(i * 7).unwrap()).collect()),
-        },
+        ..Header::default()
     }
 }
 
@@ -96,7 +95,7 @@ fn any_part(random: &mut Random) -> Message<Bytes> {
     let kind = kinds[random.index(3)];
     let bytes = some_bytes(random, 40);
     let (fields, data) = (Body::Fields(bytes.clone()), Body::Data(Bytes::new(&bytes)));
-    let head = Header { kind, replicas: None, ..any_header(random) };
+    let head = Header { kind, ..any_header(random) };
     Message { head, body: if kind.carries_data() { data } else { fields } }
 }
 
@@ -114,7 +113,7 @@ fn a_bundle_has_the_fields_of_its_parts_and_is_otherwise_of_its_frame() {
         let parts: Vec<_> = (0..=random.below(64)).map(|_| any_part(&mut random)).collect();
         let mut bundle = Message::bundle(parts.clone());
         let of_frame = Header { kind: MessageKind::Bundle, ..any_header(&mut random) };
-        bundle.head = Header { total: bundle.head.total, replicas: None, ..of_frame };
+        bundle.head = Header { total: bundle.head.total, offset: bundle.head.offset, ..of_frame };
         let read = read_frame(&write_frame(&bundle)).unwrap();
         assert_eq!((&read.head, read.parts().len()), (&bundle.head, parts.len()), "seed {seed}");
         for (read, part) in read.parts().iter().zip(&parts) {
@@ -166,7 +165,7 @@ fn a_bundle_that_is_not_what_it_says_is_refused() {
     let (kind_at, length_at) = (76 + 68, 76 + 60);
     for kind in MessageKind::ALL {
         let mut changed = payload.to_vec();
-        changed[kind_at] = *kind as u8;
+        changed[kind_at] = kind.code();
         let allowed = matches!(kind, MessageKind::Push | MessageKind::Pull | MessageKind::Value);
         assert_eq!(refused(&head, &changed), !allowed, "{kind:?}");
     }
@@ -222,7 +221,7 @@ fn every_kind_is_documented_with_its_code() {
         Some((cells.next()?.parse::<u8>().ok()?, cells.next()?.to_owned()))
     };
     let documented: Vec<_> = table.expect("the table").lines().filter_map(row).collect();
-    let kinds = MessageKind::ALL.iter().map(|kind| (*kind as u8, format!("{kind:?}")));
+    let kinds = MessageKind::ALL.iter().map(|kind| (kind.code(), format!("{kind:?}")));
     assert_eq!(documented, kinds.collect::<Vec<_>>());
 }
 
@@ -258,10 +257,11 @@ fn the_format_is_the_documented_one() {
         priority: -1,
         flags: 2,
         codec: 0,
-        replicas: Some([1].into()),
+        ..Header::default()
     };
     let mut bytes = Vec::new();
     encode(&head, &[0x3f, 0x80], &mut bytes);
+    let bytes = with_fields(&bytes, || field(1, &16u64.to_le_bytes()));
     let hex: Vec<_> = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
     let documented = page();
     let example = documented.split("```hex\n").nth(1).and_then(|rest| rest.split("```").next());
@@ -345,13 +345,39 @@ fn the_longest_report_is_short_enough_to_be_kept() {
 }
 
 #[test]
-fn the_numbers_of_a_report_are_read_and_written_in_one_order() {
-    let mut bytes: Vec<u8> = (1..=18u64).flat_map(u64::to_le_bytes).collect();
+fn the_counters_of_a_report_have_numbers_and_those_of_a_later_release_are_skipped() {
+    let mut bytes = 1u64.to_le_bytes().to_vec();
+    let counters = [(2u8, 3u64), (14, 15), (200, 7), (3, 4)];
+    bytes.extend_from_slice(&4u32.to_le_bytes());
+    for (number, value) in counters {
+        bytes.push(number);
+        bytes.extend_from_slice(&value.to_le_bytes());
+    }
     bytes.extend_from_slice(&[0; 3 * 12 + 8 + 4 + 4]);
     let facts = ProcessStats::decode(&bytes).unwrap();
-    let counters = facts.counters;
-    assert_eq!((facts.age, counters.rounds, counters.held_bytes), (1, 3, 15));
-    assert_eq!(facts.encode(), bytes);
+    let expected =
+        ProcessCounters { rounds: 3, held_bytes: 15, bytes_in: 4, ..ProcessCounters::default() };
+    assert_eq!((facts.age, facts.counters), (1, expected));
+    assert_eq!(ProcessStats::decode(&facts.encode()), Some(facts));
+    let numbers: Vec<_> = ProcessCounters::table().map(|counter| counter.number).collect();
+    let mut unique = numbers.clone();
+    unique.sort_unstable();
+    unique.dedup();
+    assert_eq!(unique.len(), numbers.len(), "{numbers:?}");
+}
+
+#[test]
+fn a_waiting_call_of_a_later_release_is_left_out() {
+    let mut facts = any_facts(&mut Random::new(2), true);
+    let bytes = facts.encode();
+    // The first waiting call begins behind its list and its own length.
+    let call = (facts.waiting[0].call as u8, facts.waiting[0].key);
+    let front = [&[call.0, 1][..], &call.1.to_le_bytes()].concat();
+    let at = bytes.windows(front.len()).position(|window| window == front).unwrap();
+    let mut later = bytes.clone();
+    later[at] = 99;
+    facts.waiting.remove(0);
+    assert_eq!(ProcessStats::decode(&later), Some(facts));
 }
 
 #[test]
@@ -363,8 +389,9 @@ fn what_is_seen_is_read_as_it_was_written_or_refused() {
         assert_eq!(JobView::decode(&bytes), Some(seen.clone()));
         let at = random.index(bytes.len());
         bytes[at] = u8::try_from(random.below(256)).unwrap();
-        assert!(JobView::decode(&bytes).is_none_or(|it| it.encode().len() == bytes.len()));
-        assert_eq!(JobView::decode(&bytes[..at]), None);
+        let read = JobView::decode(&bytes);
+        assert!(read.is_none_or(|it| JobView::decode(&it.encode()) == Some(it)));
+        assert_eq!(JobView::decode(&seen.encode()[..at]), None);
     }
     let look = Look { address: "a:1".into(), skip: 64 };
     assert_eq!(Look::decode(&look.encode(0)), Some(look.clone()));
@@ -379,11 +406,13 @@ fn fields() -> Vec<Vec<u8>> {
         state: MemberState::Lost,
         reads: true,
         address: "tcp/h:1".into(),
+        features: 5,
     };
-    let book = Book { epoch: 4, terms: Some(limits().terms()), members: vec![member] };
+    let terms = Some(limits().terms().into());
+    let book = Book { epoch: 4, terms, features: 6, members: vec![member] };
     let spec = KeySpec { dtype: 2 | 32 << 8 | 1 << 16, shape: vec![3, 5], whole: false };
     let hello =
-        Hello { workers: 2, servers: 1, book: book.clone(), done: true, ..Hello::default() };
+        Hello { workers: 2, servers: 1, book: book.clone(), features: 7, ..Hello::default() };
     let place = Placement { spec: spec.clone(), slice_bytes: 32, servers: vec![0, 1] };
     let failure = Failure::new(Reason::PeerLost, "worker 2 is lost");
     assert_eq!(Book::decode(&book.encode()), Some(book.clone()));
@@ -423,23 +452,7 @@ fn fields_of_any_bytes_are_read_or_refused() {
             bytes[at] = u8::try_from(random.below(256)).unwrap();
             bytes.truncate(bytes.len() - usize::from(random.one_in(4)));
         }
-        // Decoded fields are encoded to the bytes that they came from.
-        for again in [
-            Book::decode(&bytes).map(|read| read.encode()),
-            Placement::decode(&bytes).map(|read| read.encode()),
-            Vec::<Peer>::decode(&bytes).map(|read| read.encode()),
-            failed::decode(&bytes, 0).map(|read| failed::encode(&read)),
-            ProcessStats::decode(&bytes).map(|read| read.encode()),
-            JobView::decode(&bytes).map(|read| read.encode()),
-        ] {
-            assert!(again.is_none_or(|again| again.len() == bytes.len()));
-        }
-        let _ = (
-            Look::decode(&bytes),
-            Hello::decode(&bytes),
-            Proposal::decode_key(&bytes),
-            <(Peer, u64)>::decode(&bytes),
-        );
+        parse(&bytes);
         assert!(decode(&bytes, MOST).is_err());
     }
 }
@@ -459,7 +472,7 @@ fn a_place_whose_slices_do_not_make_up_its_key_is_refused() {
 fn a_hello_says_each_peer_timeout_that_can_be_set_and_no_longer_one() {
     for (ms, taken) in [(LONGEST_MS, true), (LONGEST_MS + 1, false), (u64::MAX / MS, false)] {
         let terms = Limits { peer_timeout: ms * MS, ..limits() }.terms();
-        let hello = Hello { terms: Some(terms), ..Hello::default() };
+        let hello = Hello { terms: Some(terms.into()), ..Hello::default() };
         assert_eq!(Hello::decode(&hello.encode()).is_some(), taken, "{ms} in a hello");
     }
 }
@@ -475,4 +488,174 @@ fn the_text_of_a_failed_call_names_the_key_of_the_header() {
     assert_eq!(read, failure);
     let named = read.text(|_| "key \"w\"".into());
     assert_eq!(named, "init: key \"w\" exists already, not key 7 or key 0x12");
+}
+
+/// Number, length and value of a field, as in docs/wire.md.
+fn field(number: u8, value: &[u8]) -> Vec<u8> {
+    [&[number, u8::try_from(value.len()).unwrap()], value].concat()
+}
+
+#[test]
+fn extension_fields_of_a_later_release_are_skipped_and_counted() {
+    for seed in 0..200 {
+        let mut random = Random::new(seed);
+        let plain = match random.below(2) {
+            0 => Message::bundle((0..=random.below(64)).map(|_| any_part(&mut random)).collect()),
+            _ => any_part(&mut random),
+        };
+        let mut count = 0;
+        let frame = with_fields(&write_frame(&plain), || {
+            count += 2;
+            [field(200, &random.next().to_le_bytes()), field(13, &[])].concat()
+        });
+        let read = read_frame(&frame).unwrap();
+        let of_parts: u16 = read.parts().iter().map(|part| part.head.skipped).sum();
+        let is_bundle = plain.head.kind == MessageKind::Bundle;
+        assert_eq!(of_parts + if is_bundle { read.head.skipped } else { 0 }, count, "seed {seed}");
+        for (read, part) in read.parts().iter().zip(plain.parts()) {
+            let (head, of_part) = (&read.head, &part.head);
+            assert_eq!(
+                (head.kind, head.key, head.round),
+                (of_part.kind, of_part.key, of_part.round)
+            );
+            assert_eq!(content(read), content(part), "seed {seed}");
+        }
+        for at in 0..frame.len() {
+            let mut changed = frame.clone();
+            changed[at] ^= 1 << random.below(8);
+            assert!(read_frame(&changed).is_err(), "byte {at}");
+        }
+    }
+}
+
+#[test]
+fn extension_fields_that_do_not_make_up_their_length_are_refused() {
+    let plain = write_frame(&any_part(&mut Random::new(5)));
+    let bundle = write_frame(&Message::bundle(vec![any_part(&mut Random::new(6))]));
+    let good = [field(200, &[1, 2, 3]), field(7, &[])].concat();
+    let cut = |end: usize| good[..end].to_vec();
+    for frame in [&plain, &bundle] {
+        for end in 0..=good.len() {
+            let fits = [0, 5, 7].contains(&end);
+            assert_eq!(read_frame(&with_fields(frame, || cut(end))).is_ok(), fits, "{end} bytes");
+        }
+        let long = |bytes: usize| with_fields(frame, || field(9, &[]).repeat(bytes / 2));
+        assert!(read_frame(&long(256)).is_ok());
+        assert_eq!(read_frame(&long(258)).unwrap_err(), BadFrame::Extensions(258));
+    }
+    // The fields of one message are too long for it alone.
+    let parts = (0..2).map(|_| any_part(&mut Random::new(6))).collect();
+    let mut lengths = [0, 258, 0].into_iter();
+    let frame = with_fields(&write_frame(&Message::bundle(parts)), || {
+        field(9, &[]).repeat(lengths.next().unwrap() / 2)
+    });
+    assert_eq!(read_frame(&frame).unwrap_err(), BadFrame::Extensions(258));
+}
+
+#[test]
+fn kinds_of_a_later_release_are_read_as_unknown_up_to_63() {
+    let mut frame = write_frame(&Message::<Bytes>::new(MessageKind::Alive, Vec::new()));
+    for code in 0..=255 {
+        frame[6] = code;
+        let sum = crc32c::crc32c(&frame[..HEADER - 4]);
+        frame[HEADER - 4..HEADER].copy_from_slice(&sum.to_le_bytes());
+        let known = MessageKind::ALL.iter().find(|kind| kind.code() == code).copied();
+        match decode(&frame, MOST) {
+            Ok((head, ..)) => {
+                assert_eq!(head.kind, known.unwrap_or(MessageKind::Unknown(code)));
+                assert_eq!((head.kind.code(), code < 64), (code, true));
+            }
+            Err(bad) => assert_eq!((bad, code > 63), (BadFrame::Kind(code), true)),
+        }
+    }
+}
+
+#[test]
+fn bytes_behind_the_fields_of_a_payload_are_those_of_a_later_release() {
+    for good in fields() {
+        let (longer, again) = ([&good[..], &[1, 2, 3, 4]].concat(), good);
+        let readers: [fn(&[u8]) -> Option<Vec<u8>>; 8] = [
+            |bytes| Book::decode(bytes).map(|it| it.encode()),
+            |bytes| Hello::decode(bytes).map(|it| it.encode()),
+            |bytes| Placement::decode(bytes).map(|it| it.encode()),
+            |bytes| Proposal::decode_key(bytes).map(|it| it.encode()),
+            |bytes| Vec::<Peer>::decode(bytes).map(|it| it.encode()),
+            |bytes| failed::decode(bytes, 0).map(|it| failed::encode(&it)),
+            |bytes| ProcessStats::decode(bytes).map(|it| it.encode()),
+            |bytes| JobView::decode(bytes).map(|it| it.encode()),
+        ];
+        for read in readers {
+            if read(&again).as_ref() == Some(&again) {
+                assert_eq!(read(&longer).as_ref(), Some(&again));
+            }
+        }
+    }
+    // A member of the book with one more number, which shifts no other member.
+    let peers = [Peer::worker(0), Peer::server(3)];
+    let member = |peer| Standing {
+        peer,
+        incarnation: 4,
+        state: MemberState::Here,
+        reads: false,
+        address: "h:1".into(),
+        features: 1,
+    };
+    let book = Book { members: peers.map(member).into(), ..Book::default() };
+    let mut bytes = Book::default().encode();
+    let end = bytes.len() - 4;
+    bytes[end..].copy_from_slice(&2u32.to_le_bytes());
+    for member in &book.members {
+        let own = member.encode();
+        bytes.extend_from_slice(&u32::try_from(own.len() - 4 + 9).unwrap().to_le_bytes());
+        bytes.extend_from_slice(&own[4..]);
+        bytes.extend_from_slice(&[9; 9]);
+    }
+    assert_eq!(Book::decode(&bytes), Some(book));
+}
+
+#[test]
+fn terms_are_names_and_values_and_those_of_a_later_release_are_kept() {
+    let known = limits().terms();
+    let encode = |pairs: &[(&str, &str)]| {
+        let pairs = pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        pairs.collect::<Vec<_>>().encode()
+    };
+    let all = [
+        ("max_rounds_ahead", "1"),
+        ("quorum", "3"),
+        ("type", "dist_sync"),
+        ("staleness", "none"),
+        ("on_worker_loss", "fail"),
+        ("slice_bytes", "16"),
+        ("hold_bytes", "1048576"),
+        ("peer_timeout_ms", "5000"),
+    ];
+    let read = |pairs: &[(&str, &str)]| Option::<Terms>::decode(&encode(pairs));
+    let terms = Terms { known, others: vec![("quorum".into(), "3".into())] };
+    assert_eq!(read(&all), Some(Some(terms.clone())));
+    assert_eq!(Option::<Terms>::decode(&Some(terms.clone()).encode()), Some(Some(terms.clone())));
+    assert_eq!(read(&[]), Some(None));
+    // One that is missing, there twice, or has another form.
+    for at in 0..all.len() {
+        let mut fewer = all.to_vec();
+        let (name, _) = fewer.remove(at);
+        assert_eq!(read(&fewer).is_some(), name == "quorum", "without {name}");
+        fewer.extend([(name, "odd"), (name, "odd")]);
+        assert_eq!(read(&fewer), None, "{name} twice");
+        fewer.pop();
+        assert_eq!(read(&fewer).is_some(), name == "quorum", "an odd {name}");
+    }
+    let long = "n".repeat(65);
+    assert_eq!(read(&[&all[..], &[(&*long, "")]].concat()), None);
+    let names: Vec<_> = (0..64).map(|number| format!("name {number}")).collect();
+    let many: Vec<_> = all.into_iter().chain(names.iter().map(|name| (&**name, "1"))).collect();
+    assert_eq!((read(&many[..64]).is_some(), read(&many)), (true, None));
+    let other = |pairs: &[(&str, &str)]| Terms {
+        known,
+        others: pairs.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect(),
+    };
+    assert_eq!(terms.difference(&other(&[("quorum", "3"), ("more", "1")])), None);
+    assert_eq!(terms.difference(&other(&[])), None);
+    let differs = Some(("quorum".into(), "3".into(), "2".into()));
+    assert_eq!(terms.difference(&other(&[("more", "1"), ("quorum", "2")])), differs);
 }

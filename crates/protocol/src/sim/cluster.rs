@@ -7,12 +7,14 @@ use super::Bytes;
 use super::cancellation::{Haste, Lives};
 use super::coverage::Met;
 use super::frames::{read_frame, write_frame};
+use super::later::{Later, skipped};
 use super::model::Model;
 use super::network::{Happening, Network};
 use super::observer::ONLOOKER;
 use super::program::{self, Line};
 use super::reader::{self, READER, Reader};
 use super::scenario::{Scenario, Trouble};
+use crate::drops::DropReason;
 use crate::job::{Data, Failure, MS, OnLoss, Peer, Reason, Role, Time};
 use crate::machine::Machine as _;
 use crate::machine::NodeRole as _;
@@ -83,6 +85,7 @@ pub(super) struct Cluster {
     pub(super) struck: Time,
     pub(super) met: Met,
     pub(super) reader: Option<Reader>,
+    later: Later,
     trace: bool,
 }
 
@@ -92,6 +95,7 @@ impl Cluster {
         let mut network = Network::new(scenario.seed);
         let mut random = Random::new(scenario.seed ^ 0xc1);
         let reader = scenario.reader.then(|| Reader::new(scenario.seed, &scenario.limits));
+        let later = Later::new(scenario.seed);
         let workers = 0..scenario.limits.workers - u32::from(scenario.reader);
         let workers = workers.map(|rank| format!("worker-{rank}"));
         let servers = (0..scenario.limits.servers).map(|rank| format!("server-{rank}"));
@@ -118,6 +122,7 @@ impl Cluster {
             struck: Time::MAX,
             met: Met::default(),
             reader,
+            later,
             trace,
         }
     }
@@ -202,6 +207,7 @@ impl Cluster {
             }
             return;
         }
+        self.met.unknown_fields += skipped(&message);
         let is_push = |part: &&Message<_>| part.head.kind == MessageKind::Push;
         let push = message.parts().iter().rfind(is_push);
         let again = push.filter(|_| self.random.per_mille(self.scenario.again)).cloned();
@@ -254,13 +260,15 @@ impl Cluster {
             }
             self.act(node, &mut process.program);
         }
+        self.later.speak(address, &mut process.machine);
         self.check_drops(address, &mut process.machine);
         let (frames, wake, ended) = match &mut process.machine {
             Machine::Scheduler(s) => (s.send(now), s.wake_at(), s.end().is_some()),
             Machine::Node(node) => (node.send(now), node.wake_at(), node.end().is_some()),
         };
         for OutgoingFrame { to, message, .. } in frames {
-            self.network.send(address, &to, &write_frame(&message), &self.scenario);
+            let frame = self.later.frame(address, write_frame(&message));
+            self.network.send(address, &to, &frame, &self.scenario);
         }
         if ended {
             return self.farewell(address, &process);
@@ -276,7 +284,7 @@ impl Cluster {
     }
 
     /// Checks that no machine takes a frame of a correct peer for a violation.
-    fn check_drops(&self, address: &str, machine: &mut Machine) {
+    fn check_drops(&mut self, address: &str, machine: &mut Machine) {
         let news = match machine {
             Machine::Scheduler(scheduler) => scheduler.news(),
             Machine::Node(node) => node.news(),
@@ -284,6 +292,7 @@ impl Cluster {
         for news in news {
             if let PeerEvent::Dropped(peer, kind, why) = news {
                 let is_fine = why.is_harmless() || self.scenario.reader;
+                self.met.unknown_kinds += u64::from(why == DropReason::UnknownKind);
                 assert!(is_fine, "{address} drops a {kind:?} of {peer} {}", why.text());
             }
         }

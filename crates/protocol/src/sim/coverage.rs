@@ -13,6 +13,9 @@ pub(super) struct Met {
     pub(super) grants: u64,
     pub(super) bundles: u64,
     pub(super) damaged: u64,
+    /// Messages and fields of later releases.
+    pub(super) unknown_kinds: u64,
+    pub(super) unknown_fields: u64,
     pub(super) most_held: u64,
     pub(super) failures: u64,
     pub(super) evictions: u64,
@@ -35,6 +38,8 @@ impl Met {
         self.grants += other.grants;
         self.bundles += other.bundles;
         self.damaged += other.damaged;
+        self.unknown_kinds += other.unknown_kinds;
+        self.unknown_fields += other.unknown_fields;
         self.most_held = self.most_held.max(other.most_held);
         self.failures += other.failures;
         self.evictions += other.evictions;
@@ -55,6 +60,7 @@ impl Met {
         assert!(self.closed > 0 && self.duplicates > 0 && self.grants > 0 && self.damaged > 0);
         assert!(self.failures > 0 && self.evictions > 0 && self.most_held > 0);
         assert!(self.reports > 0 && self.waiting > 0 && self.bundles > 0);
+        assert!(self.unknown_kinds > 0 && self.unknown_fields > 0);
         assert!(self.overdue > 0 && self.cancelled > 0 && self.asked > 0);
         for trouble in Trouble::ALL {
             let count = self.troubles.get(&trouble).copied().unwrap_or(0);

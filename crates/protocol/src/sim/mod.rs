@@ -8,6 +8,7 @@ mod cluster;
 mod coverage;
 mod faults;
 mod frames;
+mod later;
 mod model;
 mod network;
 mod observer;
@@ -22,6 +23,7 @@ mod training;
 
 pub(super) use crate::testing::Random;
 pub(super) use frames::{read_frame, write_frame};
+pub(super) use later::with_fields;
 
 use std::sync::Arc;
 

@@ -193,7 +193,7 @@ impl Reader {
         terms.mode = Mode::Async { staleness: Some(9) };
         Hello {
             // A reader with different terms is refused, as any process.
-            terms: Some(terms).filter(|_| self.book.terms.is_none()),
+            terms: Some(terms.into()).filter(|_| self.book.terms.is_none()),
             book: self.forged_book(),
             arrived: self.number(),
             passed: self.number(),

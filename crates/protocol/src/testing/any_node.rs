@@ -10,6 +10,8 @@ use crate::machine::Machine;
 use crate::message::Message;
 use crate::node::{Node, NodeStart};
 use crate::server::Server;
+#[cfg(test)]
+use crate::stream::CONTROL;
 use crate::worker::Worker;
 
 /// A worker or a server.
@@ -34,9 +36,15 @@ impl<D: Data> AnyNode<D> {
     /// Sends any message, as a process of another implementation might.
     #[cfg(test)]
     pub(crate) fn say(&mut self, to: Peer, message: Message<D>) {
+        self.say_at(to, message, CONTROL);
+    }
+
+    /// Sends any message, among those of a priority.
+    #[cfg(test)]
+    pub(crate) fn say_at(&mut self, to: Peer, message: Message<D>, priority: i32) {
         match self {
-            Self::Worker(node) => node.say(to, message),
-            Self::Server(node) => node.say(to, message),
+            Self::Worker(node) => node.say(to, message, priority),
+            Self::Server(node) => node.say(to, message, priority),
         }
     }
 }

@@ -15,21 +15,29 @@ pub use crate::message::encode;
 /// Decodes bytes as the fields of every control message that has some.
 ///
 /// # Panics
-/// Decoded fields have another length when they are encoded again.
+/// Decoded fields are others after they are encoded and decoded again.
 pub fn parse(bytes: &[u8]) {
     use crate::job::Peer;
     use crate::message::{Book, Field as _, Hello, JobView, Look, Placement, Proposal, failed};
     use crate::telemetry::ProcessStats;
 
-    let again = |read: Option<Vec<u8>>| assert!(read.is_none_or(|it| it.len() == bytes.len()));
-    again(Book::decode(bytes).map(|read| read.encode()));
-    again(Hello::decode(bytes).map(|read| read.encode()));
-    again(Proposal::decode_key(bytes).map(|read| read.encode()));
-    again(Placement::decode(bytes).map(|read| read.encode()));
-    again(Vec::<Peer>::decode(bytes).map(|read| read.encode()));
-    again(ProcessStats::decode(bytes).map(|read| read.encode()));
-    again(JobView::decode(bytes).map(|read| read.encode()));
-    again(<(Peer, u64)>::decode(bytes).map(|read| read.encode()));
-    again(failed::decode(bytes, 0).map(|read| failed::encode(&read)));
+    fn again<T: PartialEq>(
+        read: impl Fn(&[u8]) -> Option<T>,
+        write: impl Fn(&T) -> Vec<u8>,
+        it: &[u8],
+    ) {
+        if let Some(value) = read(it) {
+            assert!(read(&write(&value)) == Some(value));
+        }
+    }
+    again(Book::decode, Book::encode, bytes);
+    again(Hello::decode, Hello::encode, bytes);
+    again(Proposal::decode_key, Proposal::encode, bytes);
+    again(Placement::decode, Placement::encode, bytes);
+    again(Vec::<Peer>::decode, Vec::<Peer>::encode, bytes);
+    again(ProcessStats::decode, ProcessStats::encode, bytes);
+    again(JobView::decode, JobView::encode, bytes);
+    again(<(Peer, u64)>::decode, <(Peer, u64)>::encode, bytes);
+    again(|bytes| failed::decode(bytes, 0), failed::encode, bytes);
     let _ = (Look::decode(bytes), Look::echo(bytes));
 }

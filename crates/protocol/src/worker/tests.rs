@@ -38,10 +38,12 @@ impl Job {
             state: MemberState::Here,
             reads: false,
             address: peer.to_string(),
+            features: 0,
         };
         let members = (0..WORKERS).map(|rank| here(Peer::worker(rank)));
         let members = members.chain([here(Peer::server(0))]).collect();
-        let book = Book { epoch: 1, terms: Some(limits.terms()), members };
+        let terms = Some(limits.terms().into());
+        let book = Book { epoch: 1, terms, features: 0, members };
         let workers = (0..WORKERS).map(|_| {
             let mut worker = Worker::new(&limits);
             worker.members(&book);

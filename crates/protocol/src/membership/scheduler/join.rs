@@ -7,8 +7,8 @@
 use super::takeover::Takeover;
 use super::{MemberProgress, Scheduler};
 use crate::drops::{DropReason, Handled};
-use crate::job::{Data, JobTerms, NO_RANK, Peer, Role, Time};
-use crate::message::{Hello, MemberState, Standing};
+use crate::job::{Data, NO_RANK, Peer, Role, Time};
+use crate::message::{Hello, MemberState, Standing, Terms};
 
 impl<D: Data> Scheduler<D> {
     /// Takes a hello; `linked` when it arrived in the stream of the member.
@@ -41,9 +41,14 @@ impl<D: Data> Scheduler<D> {
         }
         match self.seat(peer, was_given_its_rank(peer, incarnation, hello)) {
             Ok(peer) => {
-                let (state, reads, address) =
-                    (MemberState::Here, hello.reads, hello.address.clone());
-                self.book.members.push(Standing { peer, incarnation, state, reads, address });
+                self.book.members.push(Standing {
+                    peer,
+                    incarnation,
+                    state: MemberState::Here,
+                    reads: hello.reads,
+                    address: hello.address.clone(),
+                    features: hello.features,
+                });
                 self.book.members.sort_by_key(|member| member.peer);
                 self.book.check();
                 self.progress.insert(peer, MemberProgress::default());
@@ -78,7 +83,7 @@ impl<D: Data> Scheduler<D> {
 
     /// Whether the terms of the process are those of the workers before it.
     fn agrees(&self, peer: Peer, hello: &Hello) -> Result<(), String> {
-        let differs = |(ours, theirs): (&JobTerms, &JobTerms)| ours.difference(theirs);
+        let differs = |(ours, theirs): (&Terms, &Terms)| ours.difference(theirs);
         match self.book.terms.as_ref().zip(hello.terms.as_ref()).and_then(differs) {
             Some((what, ours, theirs)) => Err(format!(
                 "{peer} at {} has {theirs} for {what}, the workers before it have {ours}; use the \
@@ -92,9 +97,9 @@ impl<D: Data> Scheduler<D> {
     /// The first worker decides the terms of the job; servers and readers do not.
     fn agree(&mut self, peer: Peer, hello: &Hello) {
         let decides = peer.role == Role::Worker && !hello.reads && self.book.terms.is_none();
-        if let Some(terms) = hello.terms.filter(|_| decides) {
-            self.book.terms = Some(terms);
-            self.net.limits.adopt(&terms);
+        if let Some(terms) = hello.terms.as_ref().filter(|_| decides) {
+            self.book.terms = Some(terms.clone());
+            self.net.limits.adopt(&terms.known);
         }
     }
 
@@ -138,6 +143,7 @@ impl<D: Data> Scheduler<D> {
     fn greet(&mut self, peer: Peer, hello: &Hello, linked: bool, now: Time) {
         let Some(member) = self.book.find_mut(peer) else { return };
         member.address.clone_from(&hello.address);
+        member.features = hello.features;
         let incarnation = member.incarnation;
         if member.state == MemberState::Lost {
             self.untold.remove(&incarnation);
@@ -159,6 +165,7 @@ impl<D: Data> Scheduler<D> {
             return;
         }
         self.net.connect(peer, incarnation, &hello.address, now);
+        self.net.note_features(peer, incarnation, hello.features);
         if hello.reads {
             self.net.only_reads(peer);
         }

@@ -15,7 +15,7 @@ use crate::job::{Data, Failure, Limits, MS, OnLoss, Peer, Reason, Role, Time, li
 use crate::machine::Machine;
 use crate::message::kinds::{Ask, Awaited, Barrier, Evicted, Leave, Refused, Released};
 use crate::message::{
-    BadFrame, Book, Content, MemberState, Message, MessageKind, Standing, VERSION,
+    BadFrame, Book, Content, FEATURES, MemberState, Message, MessageKind, Standing, VERSION,
 };
 use crate::peers::{Incoming, OutgoingFrame, OutgoingMessage, PeerEvent, Peers};
 use crate::stream::CONTROL;
@@ -80,7 +80,7 @@ impl<D: Data> Scheduler<D> {
         let start_by = now + limits.start_timeout;
         Self {
             net: Peers::new(limits, Peer::SCHEDULER, incarnation, now),
-            book: Book::default(),
+            book: Book { features: FEATURES, ..Book::default() },
             progress: BTreeMap::new(),
             disputes: Vec::new(),
             went: BTreeSet::new(),
@@ -110,6 +110,10 @@ impl<D: Data> Machine<D> for Scheduler<D> {
 
     fn linked(&self, peer: Peer) -> Option<(&str, u64)> {
         self.net.linked(peer)
+    }
+
+    fn features(&self, peer: Peer) -> u64 {
+        self.net.features(peer)
     }
 
     fn has_started(&self) -> bool {
@@ -239,9 +243,11 @@ impl<D: Data> Scheduler<D> {
                     _ => Err(DropReason::Misdirected),
                 }
             }
-            _ => {
+            kind => {
                 self.unknown(peer, incarnation);
-                Err(DropReason::Stranger)
+                let linked = self.net.incarnation_of(peer) == Some(incarnation);
+                let is_later = matches!(kind, MessageKind::Unknown(_)) && linked;
+                Err(if is_later { DropReason::UnknownKind } else { DropReason::Stranger })
             }
         }
     }
@@ -352,6 +358,12 @@ impl<D: Data> Scheduler<D> {
     pub(super) fn post(&mut self, to: Peer, message: impl Into<Message<D>>) {
         let message = message.into();
         self.net.post(OutgoingMessage { to, message, priority: CONTROL, token: None });
+    }
+
+    /// Sends any message, as a scheduler of another implementation might.
+    #[cfg(test)]
+    pub(crate) fn say(&mut self, to: Peer, message: Message<D>) {
+        self.post(to, message);
     }
 
     fn evict_member(&mut self, known: &Standing) {

@@ -118,7 +118,7 @@ impl<D: Data> Scheduler<D> {
             workers: limits.workers,
             servers: limits.servers,
             epoch: self.book.epoch,
-            terms: self.book.terms,
+            terms: self.book.terms.as_ref().map(|terms| terms.known),
             facts: ProcessStats {
                 age: now,
                 counters: self.net.traffic(),

@@ -73,11 +73,12 @@ impl<D: Data> Scheduler<D> {
         (self.started, self.takeover) = (true, Takeover::Learning);
         // Until the hello of a worker, these terms serve for timeouts.
         if let Some(terms) = &theirs.terms {
-            self.net.limits.adopt(terms);
+            self.net.limits.adopt(&terms.known);
         }
         let members = theirs.members.iter().cloned();
         let members = members.map(|member| Standing { address: String::new(), ..member }).collect();
-        let book = Book { epoch: theirs.epoch, terms: None, members };
+        let features = self.book.features;
+        let book = Book { epoch: theirs.epoch, terms: None, features, members };
         let before = std::mem::replace(&mut self.book, book);
         let mut progress = std::mem::take(&mut self.progress);
         let mut names = Vec::new();
@@ -90,7 +91,7 @@ impl<D: Data> Scheduler<D> {
                 known.address.clone_from(&other.address);
                 // Its hello to this scheduler had the terms.
                 if known.peer.role == Role::Worker && !known.reads {
-                    self.book.terms = before.terms;
+                    self.book.terms.clone_from(&before.terms);
                 }
                 names.push((other.peer, known.peer));
                 self.progress.extend(progress.remove(&other.peer).map(|p| (known.peer, p)));
@@ -101,7 +102,7 @@ impl<D: Data> Scheduler<D> {
             }
         }
         if let Some(terms) = &self.book.terms {
-            self.net.limits.adopt(terms);
+            self.net.limits.adopt(&terms.known);
         }
         self.net.rename(&names);
         debug_assert!(

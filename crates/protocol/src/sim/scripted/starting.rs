@@ -4,7 +4,9 @@ use super::{Job, SCHEDULER};
 use crate::job::{Limits, MS, OnLoss, Peer, Reason, Role};
 use crate::machine::Machine as _;
 use crate::membership::Scheduler;
-use crate::message::{BadFrame, Message, MessageKind};
+use crate::message::{
+    BadFrame, Book, Field as _, Header, Hello, Message, MessageKind, Terms, failed,
+};
 use crate::node::{Node, NodeStart};
 use crate::server::Server;
 use crate::sim::{Bytes, limits};
@@ -303,4 +305,39 @@ fn a_pair_is_not_judged_before_the_scheduler_has_told_it_where_the_others_are() 
     job.pass(1_000 * MS);
     assert_eq!(job.nodes["worker-0"].end(), None);
     job.init_all(1, 7, 64);
+}
+
+/// A worker of a later release, with a term that the scheduler does not know.
+#[test]
+fn terms_of_a_later_release_are_compared_and_passed_on() {
+    let limits = limits();
+    let mut job = Job::new(&limits);
+    let mut hello = |rank: u32, others: &[(&str, &str)]| {
+        let others = others.iter().map(|(name, value)| ((*name).into(), (*value).into()));
+        let terms = Some(Terms { known: limits.terms(), others: others.collect() });
+        let (workers, servers) = (limits.workers, limits.servers);
+        let address = format!("later-{rank}");
+        let hello = Hello { workers, servers, address, terms, features: 5, ..Hello::default() };
+        let mut message = Message::from(hello);
+        let (role, job_name) = (Role::Worker, limits.job);
+        message.head =
+            Header { role, rank, job: job_name, incarnation: 9 + u64::from(rank), ..message.head };
+        job.scheduler.receive(message, job.now);
+        let frames = job.scheduler.send(job.now).into_iter();
+        frames.map(|frame| frame.message).next_back().expect("an answer")
+    };
+    let book = hello(0, &[("quorum", "3")]);
+    let book = Book::decode(book.fields()).unwrap();
+    let passed_on = book.terms.map(|terms| terms.others);
+    assert_eq!(passed_on, Some(vec![("quorum".to_owned(), "3".to_owned())]));
+    assert_eq!(book.members[0].features, 5);
+    let refused = hello(1, &[("quorum", "2")]);
+    assert_eq!(refused.head.kind, MessageKind::Refused);
+    assert_eq!(
+        failed::decode(refused.fields(), 0).unwrap().to_string(),
+        "worker 1 at later-1 has 2 for quorum, the workers before it have 3; use the same type and \
+         options in all workers"
+    );
+    // One that has a name of its own, and lacks the other, differs in nothing.
+    assert_eq!(hello(1, &[("grace_ms", "9")]).head.kind, MessageKind::Book);
 }

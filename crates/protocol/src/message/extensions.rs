@@ -1,0 +1,76 @@
+//! Extension fields (also: type-length-value, TLV, header extensions): fields behind the fixed header of a frame,
+//! or behind the table of a bundle, which a receiver that does not know their numbers skips and counts.
+//!
+//! A field is its number (1 byte), the length of its value (1 byte), and the value. A field of value 0 is left
+//! out, so a message that uses none has no bytes of fields.
+
+use super::fields::FieldReader;
+use super::header::{BadFrame, Header};
+
+/// Maximum bytes of the extension fields of one message: receivers read them to their stack.
+pub const MOST_EXTENSIONS: usize = 256;
+
+/// Bytes of number and length in front of a value, and bytes of a field of this release.
+const FRONT: usize = 2;
+const FIELD: usize = FRONT + 8;
+
+/// The fields of this release: numbers and values. It has none; builds for tests have one.
+fn known(head: &Header) -> impl Iterator<Item = (u8, u64)> + use<> {
+    #[cfg(feature = "wire-next")]
+    let all = [(super::next::FIELD, head.next)];
+    #[cfg(not(feature = "wire-next"))]
+    let (all, _) = ([], head);
+    all.into_iter().filter(|(_, value)| *value != 0)
+}
+
+/// Sets a field that this release knows; false if it does not.
+#[cfg_attr(not(feature = "wire-next"), allow(clippy::needless_pass_by_ref_mut, reason = "none"))]
+fn set(head: &mut Header, number: u8, value: &[u8]) -> bool {
+    #[cfg(feature = "wire-next")]
+    if let (super::next::FIELD, Ok(value)) = (number, value.try_into()) {
+        head.next = u64::from_le_bytes(value);
+        return true;
+    }
+    let _ = (head, number, value);
+    false
+}
+
+/// Bytes of the extension fields of a message.
+pub(super) fn len(head: &Header) -> usize {
+    known(head).count() * FIELD
+}
+
+/// Writes the extension fields of a message to `out`, of the length that [`len`] gives.
+pub(super) fn write(head: &Header, out: &mut [u8]) {
+    for ((number, value), place) in known(head).zip(out.chunks_exact_mut(FIELD)) {
+        place[..FRONT].copy_from_slice(&[number, 8]);
+        place[FRONT..].copy_from_slice(&value.to_le_bytes());
+    }
+}
+
+/// Removes the extension fields of a header, which are those of its bundle.
+pub(super) fn clear(head: &mut Header) {
+    head.skipped = 0;
+    #[cfg(feature = "wire-next")]
+    {
+        head.next = 0;
+    }
+}
+
+/// Reads extension fields into a header that has none; those of later releases are counted there.
+///
+/// # Errors
+/// A field ends behind the last byte.
+pub(super) fn read(head: &mut Header, bytes: &[u8]) -> Result<(), BadFrame> {
+    let cut = BadFrame::Extensions(u16::try_from(bytes.len()).unwrap_or(u16::MAX));
+    let (mut from, mut left) = (FieldReader::new(bytes), bytes.len());
+    while left > 0 {
+        let (number, len) = from.u8().zip(from.u8()).ok_or(cut)?;
+        let value = from.bytes(len.into()).ok_or(cut)?;
+        if !set(head, number, value) {
+            head.skipped += 1;
+        }
+        left -= FRONT + value.len();
+    }
+    Ok(())
+}
