@@ -7,7 +7,10 @@ use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 /// Room for one descriptor with its header, aligned as a header is.
 type Control = [u64; 4];
 
-const ONE: u32 = size_of::<RawFd>() as u32;
+/// Bytes of one descriptor.
+const ONE: libc::c_uint = 4;
+
+const _: () = assert!(size_of::<RawFd>() == ONE as usize);
 
 /// Sends one byte, and with it a descriptor of this process.
 pub(crate) fn send_descriptor(socket: impl AsFd, descriptor: impl AsFd) -> io::Result<()> {
@@ -73,7 +76,7 @@ fn message(part: &mut libc::iovec, control: &mut Control) -> libc::msghdr {
 /// Effective user id of the process that has connected, or that listens, at the other end.
 pub(crate) fn peer_user(socket: impl AsFd) -> io::Result<u32> {
     let mut found = libc::ucred { pid: 0, uid: 0, gid: 0 };
-    let mut len = size_of::<libc::ucred>() as libc::socklen_t;
+    let mut len = libc::socklen_t::try_from(size_of::<libc::ucred>()).map_err(io::Error::other)?;
     // SAFETY: room for the value, and its length.
     let result = unsafe {
         libc::getsockopt(

@@ -41,18 +41,19 @@ impl MessageLimit<'_> {
         }
         let key = label();
         let what = "more than a message can have";
-        Err(match self.whole {
-            true => fail!(
+        Err(if self.whole {
+            fail!(
                 InvalidArgument,
                 "{call}: {key} has {bytes} bytes, and the optimizer needs it in one message of {message} \
                  bytes, {what} ({MOST}); split it into smaller keys, or use an optimizer that goes element \
                  by element"
-            ),
-            false => fail!(
+            )
+        } else {
+            fail!(
                 InvalidArgument,
                 "{call}: {key} has {bytes} bytes, and a slice of it {message}, {what} ({MOST}); set \
                  slice_bytes, which is {slice_bytes}, to less"
-            ),
+            )
         })
     }
 }
