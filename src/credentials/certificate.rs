@@ -30,7 +30,7 @@ pub(crate) struct Tls {
 
 impl Tls {
     /// A certificate of tests/certs.
-    #[cfg(test)]
+    #[cfg(any(fuzzing, test))]
     pub(crate) fn of_tests(name: &str) -> Self {
         let file = |name: &str| format!("{}/tests/certs/{name}", env!("CARGO_MANIFEST_DIR"));
         Self {

@@ -70,7 +70,7 @@ impl Credentials {
     }
 
     /// A process with the token of a job.
-    #[cfg(test)]
+    #[cfg(any(fuzzing, test))]
     pub(crate) fn of_token(identity: &str, secret: &str) -> Self {
         let identity = Identity::parse(identity).expect("an identity");
         let token = JoinToken::parse(secret, "a test").ok();

@@ -21,7 +21,7 @@ use crate::metrics::target;
 use crate::optim::Optimizer;
 use crate::runtime::read_all;
 use crate::store::{Store, read_setting};
-use crate::transport::{Piece, who_and_address};
+use crate::transport::{self, Piece, who_and_address};
 use kvstore_checksum;
 use kvstore_protocol::testing::parse;
 use kvstore_protocol::{HEADER, MOST_EXTENSIONS, VERSION};
@@ -58,6 +58,21 @@ pub fn wire(data: &[u8]) {
         deliver(&frame);
         parse(&frame[payload_at..]);
     }
+}
+
+/// What a peer says in the greeting of a connection.
+pub fn greeting(data: &[u8]) {
+    transport::greeting(data);
+}
+
+/// Records of TLS.
+pub fn records(data: &[u8]) {
+    transport::records(data);
+}
+
+/// Offers of shared memory, and the memory.
+pub fn offers(data: &[u8]) {
+    transport::offers(data);
 }
 
 fn deliver(data: &[u8]) {
@@ -170,6 +185,13 @@ mod tests {
     fn bytes_that_were_found_are_read() {
         replay("wire.tar", super::wire);
         replay("codec.tar", super::codec);
+    }
+
+    #[test]
+    fn connections_that_were_found_are_refused_or_read() {
+        replay("greeting.tar", super::greeting);
+        replay("records.tar", super::records);
+        replay("offers.tar", super::offers);
     }
 
     #[test]

@@ -41,6 +41,8 @@ use send_buffer::{SendBuffers, SendMemory};
 pub(crate) use send_queue::{BlockingSender, SendQueue};
 pub(crate) use table::{AUTO, PeerChoice};
 use tcp::TcpTransport;
+#[cfg(any(fuzzing, test))]
+pub(crate) use {shm::offers, tcp::greeting, tls::records};
 
 use crate::config::address::has_port;
 use crate::credentials::Credentials;

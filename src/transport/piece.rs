@@ -14,7 +14,7 @@ pub(crate) struct Piece<'a> {
     life: PhantomData<&'a [u8]>,
 }
 
-impl<'a> Piece<'a> {
+impl Piece<'_> {
     /// A part of memory that another process may write.
     ///
     /// # Safety
@@ -47,7 +47,7 @@ impl<'a> Piece<'a> {
     }
 
     /// A copy of the bytes.
-    #[cfg(test)]
+    #[cfg(any(fuzzing, test))]
     pub(crate) fn to_vec(self) -> Vec<u8> {
         let mut bytes = vec![0; self.len];
         Unwritten::from(&mut bytes[..]).put(self);

@@ -8,6 +8,8 @@
 //! The sender never blocks. While the ring is full, or the receiver cannot map the segment or does not read,
 //! all bytes take the network.
 
+#[cfg(any(fuzzing, test))]
+mod fuzz;
 mod handover;
 mod offer;
 mod receiver;
@@ -18,6 +20,8 @@ mod sender;
 mod tests;
 mod transport;
 
+#[cfg(any(fuzzing, test))]
+pub(crate) use fuzz::offers;
 #[cfg(test)]
 use offer::SegmentOffer;
 #[cfg(test)]

@@ -27,7 +27,7 @@ pub(super) struct Ring {
 }
 
 /// Content of a ring that no sender of this library would write.
-struct BadRing;
+pub(super) struct BadRing;
 
 impl Ring {
     /// Starts a thread that maps an offered segment, and reads it.
@@ -124,7 +124,7 @@ impl Ring {
 }
 
 /// Offset and length of the next unread piece; None without one.
-fn next(segment: &Segment, read: u64) -> Result<Option<(usize, usize)>, BadRing> {
+pub(super) fn next(segment: &Segment, read: u64) -> Result<Option<(usize, usize)>, BadRing> {
     // Acquire: the sender writes a piece before it publishes `head`.
     let head = segment.head().load(Ordering::Acquire);
     let unread = head.checked_sub(read).filter(|unread| *unread <= QUEUE as u64);

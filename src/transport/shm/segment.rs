@@ -200,6 +200,13 @@ impl Segment {
         unsafe { Piece::shared(start, len) }
     }
 
+    /// Writes the front of the data, which no other thread uses.
+    #[cfg(any(fuzzing, test))]
+    pub(super) fn write(self: &std::sync::Arc<Self>, bytes: &[u8]) {
+        // SAFETY: no other range is in use.
+        unsafe { WriteRange::new(std::sync::Arc::clone(self), 0, bytes.len()) }.write(0, bytes);
+    }
+
     /// Start of a range of the data.
     fn place(&self, at: usize, len: usize) -> *mut u8 {
         assert!(at.checked_add(len).is_some_and(|end| end <= self.bytes), "inside of the segment");

@@ -265,5 +265,7 @@ impl CallerGreeting {
     }
 }
 
+#[cfg(any(fuzzing, test))]
+pub(in crate::transport) mod fuzz;
 #[cfg(test)]
 mod tests;

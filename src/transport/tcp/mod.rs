@@ -22,6 +22,9 @@ mod sender;
 #[cfg(test)]
 mod tests;
 
+#[cfg(any(fuzzing, test))]
+pub(crate) use admission::fuzz::greeting;
+
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};

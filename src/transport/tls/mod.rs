@@ -9,6 +9,8 @@
 
 mod connection;
 mod error;
+#[cfg(any(fuzzing, test))]
+mod fuzz;
 mod handshake;
 mod opener;
 mod record;
@@ -19,6 +21,8 @@ mod traffic_keys;
 
 pub(in crate::transport) use connection::TlsConnection;
 pub(in crate::transport) use error::TlsError;
+#[cfg(any(fuzzing, test))]
+pub(crate) use fuzz::records;
 #[cfg(test)]
 use opener::Opened;
 pub(in crate::transport) use opener::Opener;
