@@ -126,7 +126,7 @@ pub fn lie(session: &mut Session, job: &str) {
     for kind in [2, 300, u16::MAX] {
         session.send(kind, &[0x5a; 999]).unwrap();
     }
-    for len in [0, 1, 31, 32, 33, 4_096] {
+    for len in [0, 1, 39, 40, 41, 4_096] {
         session.send(OFFER, &vec![0x5a; len]).unwrap();
     }
 }
