@@ -33,23 +33,6 @@ pub(crate) enum Change {
     },
     /// All rules of a checkpoint.
     Rules(SavedRules),
-    /// Changes no merge rule; announces keys to re-place on a single server.
-    Whole {
-        keys: Vec<u64>,
-    },
-    /// Changes no merge rule; announces keys of which the leader's file has residuals.
-    Unsent {
-        keys: Vec<u64>,
-    },
-    /// Changes no merge rule; this rank is the leader of the next call.
-    Lead {
-        rank: u32,
-    },
-    /// Changes no merge rule; the outcome of work that only one rank has done.
-    Outcome {
-        code: i32,
-        failure: Option<String>,
-    },
 }
 
 /// Merge rules of a checkpoint.
@@ -126,8 +109,6 @@ impl Change {
                 after.codec = Codec::new(name, params)?.map(Arc::new);
             }
             Self::Rules(rules) => rules.apply(&mut after)?,
-            Self::Whole { .. } | Self::Unsent { .. } | Self::Lead { .. } | Self::Outcome { .. } => {
-            }
         }
         Ok(after)
     }

@@ -13,12 +13,13 @@ use crate::job::remote::JobMember;
 use crate::local::Local;
 use crate::role::Role;
 
-/// Decodes and applies a merge setting of a peer, for fuzzing and tests.
+/// Decodes and applies a merge setting of a peer, and decodes an announcement, for fuzzing and tests.
 #[cfg(any(fuzzing, test))]
 pub(crate) fn read_setting(fields: &[u8]) {
     if let Ok(change) = crate::job::settings::Change::decode(fields) {
         let _ = change.apply(&crate::local::merger::Handling::PLAIN);
     }
+    let _ = crate::worker::Announcement::decode(fields);
 }
 
 /// Joins a job; returns on a worker when all processes have joined.

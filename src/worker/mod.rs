@@ -11,6 +11,9 @@ mod message_limit;
 mod rows;
 mod submit;
 
+#[cfg(any(fuzzing, test))]
+pub(crate) use collective::Announcement;
+
 use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;

@@ -8,7 +8,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use super::{Collective, StepResults};
+use super::{Announcement, Collective, StepResults};
 use crate::codec::Residuals;
 use crate::deadline::Deadline;
 use crate::error::{Result, fail};
@@ -68,7 +68,8 @@ impl WorkerStore {
             self.keep_whole_for(&after.merger);
             self.local.change_handling(|handling| *handling = after, |_| Ok(()))?;
             let result = self
-                .agree(rules.encode(), collective)
+                .announce(&Announcement::Rules {}, collective)
+                .and_then(|()| self.agree(rules.encode(), collective))
                 .and_then(|_| self.announce_whole(collective))
                 .and_then(|()| self.spread(collective))
                 .and_then(|()| self.spread_all_unsent(collective))
@@ -116,7 +117,7 @@ impl WorkerStore {
         if keys.is_empty() {
             return Ok(());
         }
-        self.agree(Change::Unsent { keys: keys.clone() }.encode(), collective)?;
+        self.announce(&Announcement::Unsent { keys: keys.clone() }, collective)?;
         self.spread_unsent(&keys, self.rank, collective)
     }
 
@@ -126,18 +127,27 @@ impl WorkerStore {
         loop {
             match self.hear(leader, collective)? {
                 None => return result,
-                Some(Change::Whole { keys }) => self.join_slices(&keys, collective)?,
-                Some(Change::Unsent { keys }) => {
+                Some(Announcement::Whole { keys }) => self.join_slices(&keys, collective)?,
+                Some(Announcement::Unsent { keys }) => {
                     let spread = self.spread_unsent(&keys, leader, collective);
                     result = spread.map_err(|error| error.at("load"));
                 }
-                Some(change) => collective.step(|_, _| {
-                    let after = change.apply(&self.local.handling.read().clone())?;
-                    self.keep_whole_for(&after.merger);
-                    self.local.change_handling(|handling| *handling = after, |_| Ok(()))?;
-                    self.unsent.lock().begin_anew();
-                    Ok(())
-                })?,
+                Some(Announcement::Rules {}) => {
+                    let rules = Change::decode(&self.adopt_setting(leader, collective)?)?;
+                    collective.step(|_, _| {
+                        let after = rules.apply(&self.local.handling.read().clone())?;
+                        self.keep_whole_for(&after.merger);
+                        self.local.change_handling(|handling| *handling = after, |_| Ok(()))?;
+                        self.unsent.lock().begin_anew();
+                        Ok(())
+                    })?;
+                }
+                Some(other) => {
+                    return Err(fail!(
+                        Internal,
+                        "a bug of this library: the leader says {other:?}"
+                    ));
+                }
             }
         }
     }

@@ -1,6 +1,7 @@
 //! Collective calls (also called: collectives): all workers make them, in equal steps. A call that timed out
 //! resumes, when it is made again, at the step where it stopped: the other workers wait there.
 
+mod announcement;
 mod catch_up;
 mod checkpoint;
 mod checkpoint_alone;
@@ -17,11 +18,12 @@ use super::collective::residuals::GatheredResiduals;
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result, fail};
 use crate::interrupt;
-use crate::job::settings::Change;
 use crate::key::Key;
 use crate::local::merger::Handling;
 use crate::local::table::Slot;
 use crate::runtime::Bytes;
+
+pub(crate) use announcement::Announcement;
 
 /// Poll interval of the wait for this worker's own calls.
 pub(crate) const LOOK_AGAIN: Duration = Duration::from_millis(1);
@@ -167,53 +169,6 @@ impl WorkerStore {
             std::thread::sleep(LOOK_AGAIN);
         }
         Ok(())
-    }
-
-    /// Elects the leader of a call: the lowest rank that is neither lost nor done. Each worker proposes
-    /// itself, and the servers let the lowest rank decide. So all have one leader, whichever losses each of
-    /// them knows.
-    pub(crate) fn agree_on_leader(&self, collective: &mut Collective) -> Result<u32> {
-        let call = collective.call;
-        let own = Change::Lead { rank: self.rank }.encode();
-        let (set, decided) = self.propose(own, collective);
-        if !decided.is_empty()
-            && let Change::Lead { rank } = Change::decode(&decided)?
-        {
-            return Ok(rank);
-        }
-        set.map(|()| self.rank).map_err(|error| error.at(call))
-    }
-
-    /// Sends the outcome to the other workers.
-    pub(crate) fn say(&self, result: Result<()>, collective: &mut Collective) -> Result<()> {
-        let failure = result.as_ref().err().map(|error| error.message().to_owned());
-        let code = result.as_ref().err().map_or(0, |error| error.kind().code());
-        let told = self.agree(Change::Outcome { code, failure }.encode(), collective);
-        result.and(told.map(drop))
-    }
-
-    /// Receives the next instruction of the leader, or the outcome: None for success.
-    pub(crate) fn hear(&self, leader: u32, collective: &mut Collective) -> Result<Option<Change>> {
-        let call = collective.call;
-        let fields = self.agree(Vec::new(), collective).map_err(|error| error.at(call))?;
-        if fields.is_empty() {
-            return Err(fail!(
-                PeerLost,
-                "{call}: worker {leader}, which acted for all, was lost meanwhile; the same call on all \
-                 ranks begins anew with the next one"
-            ));
-        }
-        match Change::decode(&fields)? {
-            Change::Outcome { code, failure } => match failure {
-                None => Ok(None),
-                Some(text) => {
-                    let kind = ErrorKind::ALL.iter().find(|kind| kind.code() == code);
-                    let kind = kind.copied().unwrap_or(ErrorKind::Internal);
-                    Err(Error::new(kind, format!("{call}: on worker {leader}: {text}")))
-                }
-            },
-            change => Ok(Some(change)),
-        }
     }
 
     /// Agrees on a setting with all workers; empty fields propose nothing, and take the leader's decision.

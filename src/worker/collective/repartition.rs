@@ -3,10 +3,9 @@
 
 use std::sync::Arc;
 
-use super::{Collective, StepResults};
+use super::{Announcement, Collective, StepResults};
 use crate::deadline::Deadline;
 use crate::error::{Result, fail};
-use crate::job::settings::Change;
 use crate::job::wanted::WANT_VALUE;
 use crate::local::merger::Merger;
 use crate::local::table::Slot;
@@ -33,7 +32,7 @@ impl WorkerStore {
             return self.announce_whole(collective);
         }
         match self.hear(leader, collective)? {
-            Some(Change::Whole { keys }) => self.join_slices(&keys, collective),
+            Some(Announcement::Whole { keys }) => self.join_slices(&keys, collective),
             _ => Err(fail!(Internal, "a bug of this library: the leader says something else")),
         }
     }
@@ -52,7 +51,7 @@ impl WorkerStore {
             })
         })?;
         let keys = collective.kept.whole.clone();
-        self.agree(Change::Whole { keys: keys.clone() }.encode(), collective)?;
+        self.announce(&Announcement::Whole { keys: keys.clone() }, collective)?;
         self.join_slices(&keys, collective)
     }
 

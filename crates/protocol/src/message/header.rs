@@ -16,6 +16,8 @@ const CHECKSUM_AT: usize = HEADER - 4;
 const LAST_KIND: u8 = 63;
 /// Round behind all rounds of a slice: no worker pushes any more.
 pub(crate) const ROUNDS_OVER: u64 = u64::MAX;
+/// Numbers of agreements of collective calls are larger than this one, versions of settings are not.
+pub(crate) const COLLECTIVE: u64 = 1 << 63;
 /// Bytes that are copied and then added to the checksum, while they are in the cache.
 const CHUNK: usize = 16 << 10;
 
@@ -184,7 +186,7 @@ pub struct Header {
     pub total: u64,
     /// Number of the sender's request, which its answer repeats.
     pub request: u64,
-    /// Version of the setting: the one in force for a push.
+    /// Version of the setting: the one in force for a push. Or the number of an agreement of a collective call.
     pub setting: u64,
     /// Priority of the answer; larger is earlier.
     pub priority: i32,

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::body::{Book, Decision, Hello, Placement, Proposal, SliceName};
 use super::bundle::BundleParts;
 use super::facts::{JobView, Look};
-use super::header::{Header, MessageKind, ROUNDS_OVER, flags};
+use super::header::{COLLECTIVE, Header, MessageKind, ROUNDS_OVER, flags};
 use super::payload::Payload;
 use super::{Body, Message};
 use crate::job::{Data, Failure, Peer, Role};
@@ -231,6 +231,7 @@ messages! {
     /// A setting: merge rule, its numbers, or codec, from a version on.
     Setting { version: u64 = setting, request: u64, => fields: Vec<u8> } [
         version == 0 => "versions of settings begin at 1",
+        version > COLLECTIVE => "servers merge nothing by a collective call",
     ]
     /// Contribution of a worker to a round of a slice. `granted`: it costs no credit. `answer`: it asks for
     /// the value of its round.

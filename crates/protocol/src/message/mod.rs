@@ -34,7 +34,7 @@ pub use header::{
     BadFrame, HEADER, Header, MessageKind, PartialFrame, VERSION, VerifiedFrame, copy, write,
     write_front,
 };
-pub(crate) use header::{ROUNDS_OVER, flags};
+pub(crate) use header::{COLLECTIVE, ROUNDS_OVER, flags};
 pub(crate) use kinds::Content;
 pub(crate) use terms::Terms;
 

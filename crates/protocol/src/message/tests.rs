@@ -570,11 +570,14 @@ fn kinds_of_a_later_release_are_read_as_unknown_up_to_63() {
     }
 }
 
+/// Decodes a payload, and encodes it again.
+type Again = fn(&[u8]) -> Option<Vec<u8>>;
+
 #[test]
 fn bytes_behind_the_fields_of_a_payload_are_those_of_a_later_release() {
     for good in fields() {
         let (longer, again) = ([&good[..], &[1, 2, 3, 4]].concat(), good);
-        let readers: [fn(&[u8]) -> Option<Vec<u8>>; 8] = [
+        let readers: [Again; 8] = [
             |bytes| Book::decode(bytes).map(|it| it.encode()),
             |bytes| Hello::decode(bytes).map(|it| it.encode()),
             |bytes| Placement::decode(bytes).map(|it| it.encode()),

@@ -10,7 +10,7 @@ use super::agreement::{Agreement, Proposed};
 use crate::drops::{DropReason, Handled};
 use crate::job::{Data, Failure, Limits, Peer, Reason, naming};
 use crate::message::kinds::{Ask, Declare, Failed, Place, Ready, Remove, Removed};
-use crate::message::{Decision, KeySpec, Message, Placement, Proposal};
+use crate::message::{COLLECTIVE, Decision, KeySpec, Message, Placement, Proposal};
 use crate::placement::{MOST_SLICES, Placer};
 
 /// Maximum settings that are kept for ranks that ask for them later.
@@ -88,6 +88,8 @@ pub(super) struct Directory {
     /// Last generation of removed keys.
     pub(super) past: HashMap<u64, u32>,
     settings: BTreeMap<u64, Setting>,
+    /// Agreements of collective calls, which only workers use.
+    collective: BTreeMap<u64, Setting>,
     /// Answers to send, and the rank of the worker.
     answers: Vec<(u32, DirectoryAnswer)>,
     /// Every key is placed whole.
@@ -108,6 +110,7 @@ impl Directory {
             searches: Searches::default(),
             past: HashMap::default(),
             settings: BTreeMap::new(),
+            collective: BTreeMap::new(),
             answers: Vec::new(),
             whole: false,
         }
@@ -251,7 +254,7 @@ impl Directory {
     pub(super) fn ready(&mut self, rank: u32, ready: &Ready) -> Handled {
         let Ready { key, generation, setting: version, .. } = *ready;
         if version > 0 {
-            let setting = self.settings.get_mut(&version).ok_or(DropReason::Late)?;
+            let setting = self.sequence(version).get_mut(&version).ok_or(DropReason::Late)?;
             for wish in setting.agreement.ready(rank).ok_or(DropReason::Outdated)? {
                 self.grant_setting(version, &wish);
             }
@@ -345,9 +348,12 @@ impl Directory {
     }
 
     fn declare_setting(&mut self, version: u64, wish: Proposed<Vec<u8>>, workers: &Workers) {
-        self.forget_settings();
-        let setting = self
-            .settings
+        let sequence = self.sequence(version);
+        // The oldest ones, which no rank asks for any more.
+        while sequence.len() > MOST_SETTINGS {
+            sequence.pop_first();
+        }
+        let setting = sequence
             .entry(version)
             .or_insert_with(|| Setting { agreement: Agreement::new(), decided: Vec::new() });
         // A worker counts its settings, and declares a withdrawn one again.
@@ -360,23 +366,26 @@ impl Directory {
         }
     }
 
-    /// Drops the oldest settings, which no rank asks for any more.
-    fn forget_settings(&mut self) {
-        while self.settings.len() > MOST_SETTINGS {
-            self.settings.pop_first();
-        }
+    /// The settings, or the agreements of collective calls, by a number of them.
+    fn sequence(&mut self, number: u64) -> &mut BTreeMap<u64, Setting> {
+        if number > COLLECTIVE { &mut self.collective } else { &mut self.settings }
     }
 
     fn settle_setting(&mut self, version: u64, workers: &Workers) {
-        let Some(setting) = self.settings.get_mut(&version) else { return };
-        if let Some(wish) = setting.agreement.decide(workers.lowest()) {
-            setting.decided.clone_from(&wish.value);
+        let Some(setting) = self.sequence(version).get_mut(&version) else { return };
+        let Some(wish) = setting.agreement.decide(workers.lowest()) else { return };
+        setting.decided.clone_from(&wish.value);
+        if version > COLLECTIVE {
+            // Other servers do not need it: it is in force at once.
+            let granted = setting.agreement.ready(wish.rank).unwrap_or_default();
+            granted.iter().for_each(|wish| self.grant_setting(version, wish));
+        } else {
             self.tell_setting(version, &wish, (true, false), Vec::new());
         }
     }
 
     fn grant_setting(&mut self, version: u64, wish: &Proposed<Vec<u8>>) {
-        let Some(setting) = self.settings.get(&version) else { return };
+        let Some(setting) = self.sequence(version).get(&version) else { return };
         // An empty proposal accepts the decided setting.
         if wish.value.is_empty() {
             let decided = setting.decided.clone();
@@ -422,7 +431,8 @@ impl Directory {
 
     /// Settles the settings after a change of the workers.
     pub(super) fn settle_settings(&mut self, workers: &Workers) {
-        for version in self.settings.keys().copied().collect::<Vec<_>>() {
+        let versions = self.settings.keys().chain(self.collective.keys());
+        for version in versions.copied().collect::<Vec<_>>() {
             self.settle_setting(version, workers);
         }
     }

@@ -6,8 +6,8 @@ use super::operation::{OpId, Operation, OperationKind, RemovalRollback};
 use super::{DIRECTORY, Worker, WorkerAction, WorkerKey};
 use crate::drops::{DropReason, Handled};
 use crate::job::{Data, Peer, Time};
-use crate::message::Proposal;
 use crate::message::kinds::{Declare, Remove, Removed};
+use crate::message::{COLLECTIVE, Proposal};
 
 impl<D: Data> Worker<D> {
     /// Cancels an operation: it does not finish for the driver. A push that has begun still takes effect.
@@ -74,7 +74,12 @@ impl<D: Data> Worker<D> {
                 self.finish(id, Ok(()));
             }
             OperationKind::Set { version, fields } => {
-                self.setting_given_up = Some((*version, fields.clone()));
+                let given_up = Some((*version, fields.clone()));
+                if *version > COLLECTIVE {
+                    self.agreement_given_up = given_up;
+                } else {
+                    self.setting_given_up = given_up;
+                }
                 if self.changes.remove(&id) {
                     self.touched.add_all();
                 }
@@ -179,12 +184,16 @@ impl<D: Data> Worker<D> {
         }
     }
 
-    /// Version of a setting: that of the last one, if the program has given it up and calls again with its
-    /// fields.
-    pub(super) fn version_of(&mut self, fields: &[u8]) -> u64 {
-        let last = self.settings;
+    /// Version of a setting, or number of a collective call's agreement: that of the last one, if the program has
+    /// given it up and calls again with its fields.
+    pub(super) fn version_of(&mut self, fields: &[u8], is_collective: bool) -> u64 {
+        let (last, given_up) = if is_collective {
+            (self.agreements, &self.agreement_given_up)
+        } else {
+            (self.settings, &self.setting_given_up)
+        };
         let again = |(version, same): &(u64, Vec<u8>)| *version == last && same == fields;
-        if !self.setting_given_up.as_ref().is_some_and(again) {
+        if !given_up.as_ref().is_some_and(again) {
             return last + 1;
         }
         // The answer belongs to the new operation, unless the old one provides the setting.

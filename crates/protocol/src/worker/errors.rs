@@ -3,11 +3,15 @@
 use super::keys::WorkerKey;
 use super::operation::{CatchUpTarget, Operation, OperationKind, PullDependency, RemovalRollback};
 use crate::job::{Failure, MS, Peer, Reason, TextPart, Time, list, naming, words};
+use crate::message::COLLECTIVE;
 
 /// `push: key 7, round 3`; a push that has not begun has no round yet.
 fn name<D>(op: &Operation<D>) -> Vec<TextPart> {
     let call = op.kind().name();
     let which = match op.what {
+        OperationKind::Set { version, .. } if version > COLLECTIVE => {
+            return words(format!("agreement {}", version - COLLECTIVE));
+        }
         OperationKind::Set { version: number, .. }
         | OperationKind::Learn(CatchUpTarget::Setting(number))
         | OperationKind::Barrier { number, .. } => return words(format!("{call} {number}")),

@@ -3,6 +3,7 @@
 use super::operation::{CatchUpTarget, Operation, OperationKind};
 use super::{OpId, Worker, errors};
 use crate::job::{Data, Peer, Time};
+use crate::message::COLLECTIVE;
 use crate::telemetry::{CallKind, Histogram, MOST_WAITING, ProcessStats, WaitingCall};
 
 /// Names of keys, from the driver. Called in the machine's steps: it must not block.
@@ -114,7 +115,7 @@ impl<D: Data> Worker<D> {
         let round = match op.what {
             OperationKind::Barrier { number, .. } => number,
             OperationKind::Set { version, .. }
-            | OperationKind::Learn(CatchUpTarget::Setting(version)) => version,
+            | OperationKind::Learn(CatchUpTarget::Setting(version)) => version & !COLLECTIVE,
             _ => op.round(),
         };
         let naming = self.tally.naming.as_ref().filter(|_| call.has_key());

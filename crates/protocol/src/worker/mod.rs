@@ -25,7 +25,7 @@ use super::job::{
 };
 use super::machine::{NodeRole as _, SchedulerRequest};
 use super::message::kinds::{Ask, Describe, Failed, Init, Place, Ready, Setting, Value};
-use super::message::{Content, Decision, Header, Message, Placement, SliceName};
+use super::message::{COLLECTIVE, Content, Decision, Header, Message, Placement, SliceName};
 use super::peers::OutgoingMessage;
 use super::sequence_map::SequenceMap;
 use super::stream::{CONTROL, LAST};
@@ -127,6 +127,9 @@ pub struct Worker<D> {
     /// The last setting, if the program has given it up: the next call with its fields joins it.
     setting_given_up: Option<(u64, Vec<u8>)>,
     settings: u64,
+    /// The same of agreements of collective calls.
+    agreement_given_up: Option<(u64, Vec<u8>)>,
+    agreements: u64,
     /// Version of the setting in force.
     setting: u64,
     pushes: PushPhase,
@@ -357,7 +360,7 @@ impl<D: Data> Worker<D> {
         Ok(())
     }
 
-    /// A setting to provide, or the decision on one.
+    /// A setting to provide, or the decision on one, or on a collective call.
     fn setting_placed(
         &mut self,
         (request, version): (OpId, u64),
@@ -375,6 +378,9 @@ impl<D: Data> Worker<D> {
             }
             _ => return Err(DropReason::Misfit),
         };
+        if provide && version > COLLECTIVE {
+            return Err(DropReason::Misfit);
+        }
         if provide {
             op.undelivered.restart();
             for server in 0..self.limits.servers {
@@ -387,8 +393,10 @@ impl<D: Data> Worker<D> {
             self.actions.push(WorkerAction::Told { op: id, fields: decided });
         }
         if !differs {
-            self.setting = self.setting.max(version);
-            self.touched.add_all();
+            if version < COLLECTIVE {
+                self.setting = self.setting.max(version);
+                self.touched.add_all();
+            }
             self.finish(id, Ok(()));
         }
         Ok(())

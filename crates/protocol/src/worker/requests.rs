@@ -10,7 +10,7 @@ use super::{DIRECTORY, PushPhase, Worker, WorkerKey};
 use crate::drops::{DropReason, Handled};
 use crate::job::{Data, Failure, Mode, Peer, Reason, Time, naming};
 use crate::message::kinds::{Declare, Grant, Offer, Pull, Push, Remove, Restore};
-use crate::message::{KeySpec, Proposal, ROUNDS_OVER};
+use crate::message::{COLLECTIVE, KeySpec, Proposal, ROUNDS_OVER};
 use crate::peers::OutgoingMessage;
 use crate::stream::{CONTROL, LAST};
 
@@ -148,10 +148,24 @@ impl<D: Data> Worker<D> {
     /// # Errors
     /// As for [`push`](Self::push).
     pub fn set(&mut self, fields: Vec<u8>, now: Time, deadline: Time) -> Result<OpId, Failure> {
-        let version = self.version_of(&fields);
+        let version = self.version_of(&fields, false);
         let id = self.request(OperationKind::Set { version, fields }, 0, now, deadline)?;
         self.settings = version;
         self.setting_given_up = None;
+        Ok(id)
+    }
+
+    /// Agrees with all workers on the next content of a collective call, which servers do not use: the proposal of
+    /// the lowest rank counts. The other ranks fail, or propose nothing and accept it, and learn it as an
+    /// [`Action::Told`](crate::WorkerAction::Told).
+    ///
+    /// # Errors
+    /// As for [`push`](Self::push).
+    pub fn agree(&mut self, fields: Vec<u8>, now: Time, deadline: Time) -> Result<OpId, Failure> {
+        let version = self.version_of(&fields, true);
+        let id = self.request(OperationKind::Set { version, fields }, 0, now, deadline)?;
+        self.agreements = version;
+        self.agreement_given_up = None;
         Ok(id)
     }
 
@@ -240,7 +254,8 @@ impl<D: Data> Worker<D> {
         self.next_op += 1;
         self.wake = self.wake.min(op.first_moment());
         let is_collective = op.is_collective();
-        let is_change = matches!(op.what, OperationKind::Set { .. });
+        let is_change =
+            matches!(op.what, OperationKind::Set { version, .. } if version < COLLECTIVE);
         self.ops.insert(id, op);
         if is_collective {
             self.collective.insert(id);

@@ -11,7 +11,7 @@ use crate::job::{
     Data, DeliveryToken, Failure, Limits, OnLoss, Peer, Reason, Role, Time, take_all,
 };
 use crate::machine::{NodeRole, SchedulerRequest};
-use crate::message::{Book, MemberState, Message};
+use crate::message::{Book, COLLECTIVE, MemberState, Message};
 use crate::peers::OutgoingMessage;
 use crate::sequence_map::SequenceMap;
 use crate::table::Table;
@@ -44,6 +44,8 @@ impl<D: Data> NodeRole<D> for Worker<D> {
             barrier_given_up: None,
             setting_given_up: None,
             settings: 0,
+            agreement_given_up: None,
+            agreements: COLLECTIVE,
             setting: 0,
             pushes: PushPhase::Open,
             announcing: None,

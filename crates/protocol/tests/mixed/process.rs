@@ -94,16 +94,16 @@ fn message(head: Header, payload: &[u8], checksum: u32) -> Message<Bytes> {
 
 fn read_frame(frame: &[u8]) -> Message<Bytes> {
     let (fixed, rest) = frame.split_first_chunk::<HEADER>().unwrap();
-    let front = PartialFrame::new(fixed).ok().expect("a frame of this version");
+    let front = PartialFrame::new(fixed).expect("a frame of this version");
     let (fields, payload) = rest.split_at(front.extensions_len());
-    let opened = front.open(fields, payload.len() as u64).ok().expect("an intact header");
+    let opened = front.open(fields, payload.len() as u64).expect("an intact header");
     assert_eq!(opened.payload, payload.len());
     if opened.head.kind != MessageKind::Bundle {
         return message(opened.head, payload, opened.payload_checksum);
     }
     let (table, mut rest) = payload.split_at(opened.head.covered(payload.len()));
     assert_eq!(crc32c::crc32c(table), opened.payload_checksum);
-    let entries = read_table(&opened.head, table, payload.len()).ok().expect("a table");
+    let entries = read_table(&opened.head, table, payload.len()).expect("a table");
     let parts = entries.into_iter().map(|BundleEntry { head, payload, checksum }| {
         let (own, others) = rest.split_at(payload);
         rest = others;
@@ -116,6 +116,11 @@ fn read_frame(frame: &[u8]) -> Message<Bytes> {
 /// What a role does beside its machine.
 trait Part {
     fn act(&mut self, _now: u64) {}
+}
+
+/// A small number, which a float32 has exactly.
+fn float(number: u64) -> f32 {
+    f32::from(u16::try_from(number).unwrap())
 }
 
 /// A server whose value is the sum of the last round.
@@ -166,7 +171,7 @@ struct Training {
 
 impl Training {
     fn call(&mut self, now: u64) {
-        let (program, rank, stage) = (&mut self.node.part, f32::from(self.rank as u8), self.stage);
+        let (program, rank, stage) = (&mut self.node.part, float(self.rank.into()), self.stage);
         let deadline = now + DEADLINE;
         self.stage += 1;
         match stage {
@@ -181,8 +186,8 @@ impl Training {
                 self.open.insert(id, (Vec::new(), 0.0));
             }
             1..=ROUNDS => {
-                let scale = f32::from(stage as u8);
-                let sum = (0..WORKERS).map(|rank| f32::from(rank as u8) + 1.0).sum::<f32>() * scale;
+                let scale = float(stage);
+                let sum = (0..WORKERS).map(|rank| float(rank.into()) + 1.0).sum::<f32>() * scale;
                 for (key, elements) in (0..).zip(KEYS) {
                     let data = Bytes::of(elements, (rank + 1.0) * scale);
                     let id = if key % 2 == 0 {

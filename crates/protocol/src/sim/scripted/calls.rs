@@ -2,7 +2,8 @@
 
 use super::Job;
 use crate::drops::DropReason;
-use crate::job::{Failure, Limits, MS, Peer, Reason};
+use crate::job::{Failure, Limits, MS, OnLoss, Peer, Reason};
+use crate::machine::Machine as _;
 use crate::message::{Body, Field as _, Message, MessageKind, failed};
 use crate::sim::{Bytes, limits};
 
@@ -76,4 +77,70 @@ fn what_can_never_succeed_is_refused() {
     assert_eq!(refused.to_string(), "push: key 7: this worker is done; it may only pull and close");
     job.worker(0).close(now, now + MS).unwrap();
     assert_eq!(job.worker(0).barrier(now, now + MS).unwrap_err().reason, Reason::Closed);
+}
+
+/// What a worker was told in the answer to a request, once it has ended.
+fn told(job: &mut Job, rank: u32, op: u64) -> (Result<(), Reason>, Option<Vec<u8>>) {
+    let result = job.result(rank, op).expect("it has ended").clone();
+    let told = job.told.get(&*format!("worker-{rank}")).and_then(|told| told.get(&op)).cloned();
+    (result.map_err(|failure| failure.reason), told)
+}
+
+#[test]
+fn workers_agree_on_collective_calls_beside_their_settings() {
+    let mut job = Job::started(&Limits { servers: 2, workers: 3, ..limits() });
+    job.init_all(3, 7, 4);
+    let (now, end) = (job.now, job.now + 10_000 * MS);
+    let agree = |job: &mut Job, rank: u32, fields: &[u8]| {
+        let op = job.worker(rank).agree(fields.to_vec(), now, end).unwrap();
+        job.settle();
+        op
+    };
+    // Pushes do not wait for it, and the other server gets nothing of it.
+    let early = [agree(&mut job, 2, b"two"), agree(&mut job, 1, b"one")];
+    let pushes: Vec<_> = (0..3).map(|rank| (rank, job.push(rank, 7, 4).unwrap())).collect();
+    assert!(pushes.into_iter().all(|(rank, push)| job.result(rank, push) == Some(&Ok(()))));
+    assert_eq!(job.closed, 1);
+    assert_eq!(job.result(1, early[1]), None);
+    let first = agree(&mut job, 0, b"zero");
+    assert_eq!(told(&mut job, 0, first), (Ok(()), None));
+    for (rank, op) in [(2, early[0]), (1, early[1])] {
+        let decided = (Err(Reason::Differs), Some(b"zero".to_vec()));
+        assert_eq!(told(&mut job, rank, op), decided, "worker {rank}");
+    }
+    // An empty proposal accepts; the numbers of settings are others.
+    let set = job.worker(0).set(b"rule".to_vec(), now, end).unwrap();
+    let second = agree(&mut job, 0, b"more");
+    assert_eq!(told(&mut job, 0, second), (Ok(()), None));
+    assert_eq!(told(&mut job, 0, set), (Ok(()), None));
+    for rank in 1..3 {
+        let op = agree(&mut job, rank, b"");
+        assert_eq!(told(&mut job, rank, op), (Ok(()), Some(b"more".to_vec())), "worker {rank}");
+        let set = job.worker(rank).set(b"rule".to_vec(), now, end).unwrap();
+        assert_eq!(told(&mut job, rank, set), (Ok(()), None), "worker {rank}");
+    }
+}
+
+#[test]
+fn the_next_rank_decides_for_a_lost_one_and_a_call_that_was_given_up_is_joined() {
+    let mut job = Job::started(&Limits { workers: 3, on_loss: OnLoss::Continue, ..limits() });
+    let (now, end) = (job.now, job.now + 10_000 * MS);
+    let heard = job.worker(1).agree(Vec::new(), now, end).unwrap();
+    // Worker 2 gives up, and makes the call again.
+    let given_up = job.worker(2).agree(b"two".to_vec(), now, end).unwrap();
+    job.settle();
+    job.worker(2).abandon(given_up);
+    let again = job.worker(2).agree(b"two".to_vec(), now, end).unwrap();
+    assert_eq!(job.result(1, heard), None);
+    assert_eq!(job.result(2, again), None);
+    job.nodes.remove("worker-0");
+    job.scheduler.down("worker-0", now);
+    // Worker 1 decides, and proposes nothing.
+    assert_eq!(told(&mut job, 1, heard), (Ok(()), None));
+    assert_eq!(told(&mut job, 2, again), (Err(Reason::Differs), None));
+    let next = job.worker(2).agree(b"more".to_vec(), now, end).unwrap();
+    assert_eq!(job.result(2, next), None);
+    let decides = job.worker(1).agree(b"more".to_vec(), now, end).unwrap();
+    assert_eq!(told(&mut job, 1, decides), (Ok(()), None));
+    assert_eq!(told(&mut job, 2, next), (Ok(()), None));
 }

@@ -197,10 +197,6 @@ fn faults_of_a_worker() -> Vec<Fault> {
         invalid(init(0, 48, 48), NO_GENERATION),
         invalid(init(1, 15, 48), TOO_LONG),
         (init(1, 15, 15).into(), DropReason::Misfit),
-        invalid(
-            Setting { version: 0, request: 0, fields: Vec::new() },
-            "versions of settings begin at 1",
-        ),
         invalid(push_of(0, 1, 48), NO_GENERATION),
         invalid(push_of(1, 0, 48), NO_ROUND),
         invalid(push_of(1, 1, 47), TOO_LONG),
@@ -219,6 +215,20 @@ fn faults_of_a_worker() -> Vec<Fault> {
         (restore(7).into(), DropReason::Late),
         invalid(Done { key: 3, generation: 0, pushes: 1 }, end),
         (Done { key: 3, generation: 7, pushes: 1 }.into(), DropReason::Late),
+    ]
+}
+
+/// Settings of a worker to a server.
+fn faulty_settings() -> Vec<Fault> {
+    vec![
+        invalid(
+            Setting { version: 0, request: 0, fields: Vec::new() },
+            "versions of settings begin at 1",
+        ),
+        invalid(
+            Setting { version: u64::MAX, request: 0, fields: Vec::new() },
+            "servers merge nothing by a collective call",
+        ),
     ]
 }
 
@@ -344,7 +354,8 @@ fn what_a_server_drops_of_a_worker_is_noted() {
     job.init_all(2, 0, 12);
     job.nodes.values_mut().for_each(|node| assert_eq!(drops(node.news()), []));
     let hostile = job.nodes.remove("worker-1").unwrap();
-    let faults = faults_of_a_worker().into_iter().chain(faulty_bundles()).collect();
+    let faults = faults_of_a_worker().into_iter().chain(faulty_bundles());
+    let faults = faults.chain(faulty_settings()).collect();
     check_faults(&mut job, hostile, (Peer::server(0), "server-0"), faults);
 }
 
@@ -399,7 +410,7 @@ fn every_check_of_a_message_has_a_message_that_fails_it() {
         lines.filter(|line| !line.trim_start().starts_with("//") && !line.contains("reason ="));
     let sentences = code.filter_map(|line| line.split('"').nth(1)).collect::<BTreeSet<_>>();
     let faults = faults_of_a_server(0).into_iter().chain(faults_of_a_worker());
-    let faults = faults.chain(faulty_bundles());
+    let faults = faults.chain(faulty_bundles()).chain(faulty_settings());
     let faults = faults.chain(faults_of_a_member()).chain(faults_of_the_scheduler());
     let told = faults.filter_map(|(_, why)| match why {
         DropReason::Invalid(why) => Some(why),

@@ -34,6 +34,8 @@ struct Job {
     scheduler: Scheduler<Bytes>,
     nodes: BTreeMap<Arc<str>, AnyNode<Bytes>>,
     results: BTreeMap<Arc<str>, Results>,
+    /// Decisions that workers were told.
+    told: BTreeMap<Arc<str>, BTreeMap<OpId, Vec<u8>>>,
     closed: u64,
     most_held: u64,
     /// Reference model that checks the servers.
@@ -52,6 +54,7 @@ impl Job {
             scheduler: Scheduler::new(limits.clone(), 1, 1),
             nodes: BTreeMap::new(),
             results: BTreeMap::new(),
+            told: BTreeMap::new(),
             closed: 0,
             most_held: 0,
             model: None,
@@ -211,7 +214,8 @@ impl Job {
             let me = node.me();
             match node {
                 AnyNode::Worker(node) => {
-                    note(&mut node.part, self.results.entry(address.clone()).or_default());
+                    let results = self.results.entry(address.clone()).or_default();
+                    note(&mut node.part, results, self.told.entry(address.clone()).or_default());
                 }
                 AnyNode::Server(node) => {
                     self.most_held = self.most_held.max(node.part.held_bytes());
@@ -224,10 +228,16 @@ impl Job {
     }
 }
 
-fn note(worker: &mut Worker<Bytes>, results: &mut Results) {
+fn note(worker: &mut Worker<Bytes>, results: &mut Results, told: &mut BTreeMap<OpId, Vec<u8>>) {
     for action in worker.actions() {
-        if let worker::WorkerAction::Finished { op, result, .. } = action {
-            assert!(results.insert(op, result).is_none(), "an operation ends once");
+        match action {
+            worker::WorkerAction::Finished { op, result, .. } => {
+                assert!(results.insert(op, result).is_none(), "an operation ends once");
+            }
+            worker::WorkerAction::Told { op, fields } => {
+                assert!(told.insert(op, fields).is_none(), "a decision is told once");
+            }
+            worker::WorkerAction::Fill { .. } => {}
         }
     }
 }
