@@ -24,7 +24,6 @@ fn known(head: &Header) -> impl Iterator<Item = (u8, u64)> + use<> {
 }
 
 /// Sets a field that this release knows; false if it does not.
-#[cfg_attr(not(feature = "wire-next"), allow(clippy::needless_pass_by_ref_mut, reason = "none"))]
 fn set(head: &mut Header, number: u8, value: &[u8]) -> bool {
     #[cfg(feature = "wire-next")]
     if let (super::next::FIELD, Ok(value)) = (number, value.try_into()) {

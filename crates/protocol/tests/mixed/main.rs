@@ -144,7 +144,10 @@ impl Job {
                 }
             }
             for (_, _, process) in &mut self.processes {
-                process.step(now).into_iter().for_each(|(to, frame)| self.network.send(to, frame));
+                process
+                    .step(now)
+                    .into_iter()
+                    .for_each(|(to, frame)| self.network.send(&to, &frame));
             }
             if !self.taken_over {
                 self.compare_features();

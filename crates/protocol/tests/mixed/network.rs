@@ -27,7 +27,7 @@ impl Network {
         (self.state >> 33) % end
     }
 
-    pub fn send(&mut self, to: String, frame: Vec<u8>) {
+    pub fn send(&mut self, to: &str, frame: &[u8]) {
         let copies = match self.below(30) {
             0 => 0,
             1 => 2,
@@ -36,7 +36,7 @@ impl Network {
         for _ in 0..copies {
             self.sent += 1;
             let at = self.now + 100 + self.below(3_000);
-            self.queue.push(Reverse((at, self.sent, to.clone(), frame.clone())));
+            self.queue.push(Reverse((at, self.sent, to.to_owned(), frame.to_owned())));
         }
     }
 
