@@ -87,7 +87,7 @@
  *   trace             each process writes what it did to a file of this name and its own; none.
  *   trace_rounds      the first and the last round of that, such as 5-9; 1-10.
  *   shm               yes or no: processes of one machine share memory for values; yes.
- *   transport         auto, shm, tcp: what carries values between processes; auto.
+ *   transport         auto, shm, ucx, tcp: what carries values between processes; auto.
  */
 #ifndef KVSTORE_H
 #define KVSTORE_H

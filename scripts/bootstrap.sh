@@ -7,7 +7,7 @@
 #   go      Go 1.21 or newer
 #   python  a virtual environment in build/venv with numpy, ml_dtypes, safetensors, pytest, mypy
 #           and the schemas of Kubernetes
-#   tests   valgrind and libdlpack-dev; tests that need them are left out where they are missing
+#   tests   valgrind, libdlpack-dev and libucx0; tests that need them are left out where they are missing
 #
 # Debian packages are installed when the user is root; otherwise the command to run is printed.
 set -euo pipefail
@@ -152,6 +152,7 @@ bootstrap_tests() {
   local missing=()
   command -v valgrind >/dev/null || missing+=(valgrind libc6-dbg)
   echo '#include <dlpack/dlpack.h>' | cc -E - >/dev/null 2>&1 || missing+=(libdlpack-dev)
+  ldconfig -p | grep -q 'libucp\.so\.0' || missing+=(libucx0)
   [ ${#missing[@]} = 0 ] || install_packages "${missing[@]}" ||
     echo "bootstrap: going on without ${missing[*]}"
 }

@@ -127,6 +127,16 @@ suite_rust() {
   run "cargo test, faults in jobs" count_cargo \
     cargo test -p libkvstore --no-fail-fast --features fault-injection --test dist faults
   run "cargo test, jobs over TCP" count_cargo env KV_SHM=no cargo test --no-fail-fast --test dist
+  if ldconfig -p | grep -q 'libucp\.so\.0'; then
+    run "cargo test, jobs over the TCP of UCX" count_cargo \
+      env KV_TRANSPORT=ucx UCX_TLS=tcp cargo test --no-fail-fast --test dist
+    run "cargo test, jobs over the shared memory of UCX, taken by auto" count_cargo \
+      env KV_SHM=no KV_TEST_FABRICS=lo UCX_TLS=posix cargo test --no-fail-fast --test dist
+    run "cargo test, deaths over UCX" count_cargo env KV_TRANSPORT=ucx UCX_TLS=tcp \
+      cargo test -p libkvstore-cli --no-fail-fast --test processes -- kills
+  else
+    leave_out "jobs over UCX" "libucp.so.0 is not installed"
+  fi
   run "cargo test, local stores only" count_cargo \
     cargo test -p libkvstore -p libkvstore-checksum --no-fail-fast --no-default-features --lib \
     --test safe_api --test lists

@@ -78,7 +78,7 @@ const OPTIONS: &[(&str, OptionForm)] = &[
     ("on_worker_loss", OneOf(&["fail", "continue"])),
     ("server_updater", YesNo),
     ("shm", YesNo),
-    ("transport", OneOf(&["auto", "shm", "tcp"])),
+    ("transport", OneOf(&["auto", "shm", "ucx", "tcp"])),
     ("token", Secret),
     ("token_file", Text),
     ("token_by_rank", YesNo),
@@ -182,6 +182,12 @@ impl fmt::Debug for Config {
         };
         f.debug_map().entries(self.values.iter().map(shown)).finish()
     }
+}
+
+/// Names of networks that count as fabrics in tests, from a variable for them.
+#[cfg(feature = "dist")]
+pub(crate) fn counted_fabrics() -> Option<String> {
+    env::var("KV_TEST_FABRICS").ok()
 }
 
 /// The rounds of an option such as `5-9`.

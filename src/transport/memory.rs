@@ -5,7 +5,9 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Weak};
 
-use super::peer_transport::{Carrier, PathState, PeerPath, PeerTransport, TransportRow};
+use super::peer_transport::{
+    Carrier, PathState, PeerPath, PeerTransport, TransportChoice, TransportRow,
+};
 use super::send_buffer::SendMemory;
 use super::{
     Inbox, Piece, SendBuffer, SendBuffers, SendQueue, Sender, Transport, TransportConfig,
@@ -15,7 +17,7 @@ use crate::sys::sync::Mutex;
 
 /// Used by its name only.
 pub(super) const ROW: TransportRow =
-    TransportRow { name: "memory", carrier: Carrier::Offered { kind: 0xff00, open } };
+    TransportRow { name: "memory", carrier: Carrier::Offered { kind: 0xff00, probe, open } };
 
 /// Inboxes of all processes of a test, by address.
 #[derive(Default)]
@@ -124,10 +126,11 @@ struct MemoryPath {
     parcels: Arc<SendBuffers>,
 }
 
-fn open(place: &TransportConfig, inbox: &Arc<dyn Inbox>) -> Result<Arc<dyn PeerTransport>, String> {
-    if *place.transport != *ROW.name {
-        return Err("it is for tests".into());
-    }
+fn probe(choice: &TransportChoice<'_>) -> Result<String, String> {
+    if choice.transport == ROW.name { Ok(String::new()) } else { Err("it is for tests".into()) }
+}
+
+fn open(_: &TransportConfig, inbox: &Arc<dyn Inbox>) -> Result<Arc<dyn PeerTransport>, String> {
     Ok(Arc::new(MemoryTransport { inbox: Arc::clone(inbox) }))
 }
 

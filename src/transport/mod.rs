@@ -6,7 +6,7 @@
 //!
 //! Processes are connected by TCP (`tcp`), also inside TLS (`tls`). A transport of the table (`table`) may carry
 //! the bytes instead, and the connection only its offers, and its end: shared memory (`shm`) between processes
-//! of one machine.
+//! of one machine, UCX (`ucx`) over fabrics.
 
 mod adaptive_wait;
 #[cfg(test)]
@@ -26,6 +26,7 @@ mod tcp;
 #[cfg(test)]
 mod tests;
 mod tls;
+mod ucx;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -34,16 +35,20 @@ use std::sync::{Arc, Weak};
 #[cfg(test)]
 pub(crate) use memory::Exchange;
 pub(crate) use names::who_and_address;
+pub(crate) use peer_transport::AUTO;
+use peer_transport::TransportChoice;
 pub(crate) use piece::{Piece, Unwritten};
 pub(crate) use resource_limits::check as check_room;
 pub(crate) use send_buffer::SendBuffer;
 use send_buffer::{SendBuffers, SendMemory};
 pub(crate) use send_queue::{BlockingSender, SendQueue};
-pub(crate) use table::{AUTO, PeerChoice};
+pub(crate) use table::PeerChoice;
+use table::examine;
 use tcp::TcpTransport;
 #[cfg(any(fuzzing, test))]
 pub(crate) use {shm::offers, tcp::greeting, tls::records};
 
+use crate::config::Config;
 use crate::config::address::has_port;
 use crate::credentials::Credentials;
 use crate::error::Result;
@@ -76,9 +81,9 @@ pub(crate) trait Transport: Send + Sync {
     /// Creates a sender to an address, for the messages of a queue. Does not wait for its connection.
     fn line(&self, to: &str, queue: Weak<dyn SendQueue>) -> Box<dyn Sender>;
 
-    /// What carries the frames to each peer, by its address.
-    fn choices(&self) -> BTreeMap<Arc<str>, PeerChoice> {
-        BTreeMap::new()
+    /// What carries the frames to each peer, by its address, if that has changed since the version `known`.
+    fn choices(&self, _known: &mut u64) -> Option<BTreeMap<Arc<str>, PeerChoice>> {
+        None
     }
 
     /// Closes all senders; no bytes arrive after it returns.
@@ -171,6 +176,30 @@ impl TransportConfig {
         }
     }
 }
+
+/// Each transport in order of preference, by name: what a process with these options would use, or why it does
+/// not use it. For `kvstore doctor`.
+///
+/// # Errors
+/// `Option` for a value in the environment that does not fit.
+pub fn examine_transports(config: &Config) -> Result<Vec<(&'static str, TransportState)>> {
+    let is = |name: &str, value: &str| Ok(config.get(name)?.as_deref() == Some(value));
+    let credentials = ["token", "token_file", "tls_ca_file", "tls_cert_file", "tls_key_file"];
+    let mut has_credentials = false;
+    for name in credentials {
+        has_credentials |= config.get(name)?.is_some();
+    }
+    let choice = TransportChoice {
+        transport: &config.get("transport")?.unwrap_or_else(|| AUTO.into()),
+        shm: !is("shm", "no")?,
+        has_credentials,
+        is_scheduler: is("role", "scheduler")?,
+    };
+    Ok(examine(&choice).collect())
+}
+
+/// What a transport would use, or why it is not used.
+pub type TransportState = std::result::Result<String, String>;
 
 /// Opens the transport of the distributed stores.
 pub(crate) fn open(place: &TransportConfig, inbox: &Arc<dyn Inbox>) -> Result<Arc<dyn Transport>> {

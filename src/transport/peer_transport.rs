@@ -20,10 +20,43 @@ pub(super) enum Carrier {
     /// The admitted connection.
     Connection,
     /// A path that this process offers over the connection, in messages of this kind.
-    Offered { kind: u16, open: TransportOpener },
+    Offered { kind: u16, probe: TransportProbe, open: TransportOpener },
 }
 
-/// Opens a transport, or says why this process does not use it.
+/// What decides whether a process uses a transport.
+pub(crate) struct TransportChoice<'a> {
+    /// The option `transport`.
+    pub(crate) transport: &'a str,
+    /// The option `shm`.
+    pub(crate) shm: bool,
+    pub(crate) has_credentials: bool,
+    pub(crate) is_scheduler: bool,
+}
+
+impl TransportChoice<'_> {
+    pub(super) fn is_auto(&self) -> bool {
+        self.transport == AUTO
+    }
+}
+
+impl<'a> TransportChoice<'a> {
+    pub(super) fn of(place: &'a TransportConfig) -> Self {
+        Self {
+            transport: &place.transport,
+            shm: place.shm,
+            has_credentials: place.credentials.is_some(),
+            is_scheduler: place.is_scheduler,
+        }
+    }
+}
+
+/// The value of the option `transport` that leaves the choice to the table.
+pub(crate) const AUTO: &str = "auto";
+
+/// What the transport would use, or why this process does not use it.
+pub(super) type TransportProbe = fn(&TransportChoice<'_>) -> Result<String, String>;
+
+/// Opens a transport that can be used.
 pub(super) type TransportOpener =
     fn(&TransportConfig, &Arc<dyn Inbox>) -> Result<Arc<dyn PeerTransport>, String>;
 

@@ -3,11 +3,14 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 #[cfg(test)]
 use super::memory;
-use super::peer_transport::{Carrier, PathState, PeerPath, PeerTransport, TransportRow};
-use super::{Inbox, SendBuffer, TransportConfig, shm};
+use super::peer_transport::{
+    AUTO, Carrier, PathState, PeerPath, PeerTransport, TransportChoice, TransportRow,
+};
+use super::{Inbox, SendBuffer, TransportConfig, shm, ucx};
 use crate::log::{Level, log};
 use crate::sys::sync::Mutex;
 
@@ -16,15 +19,35 @@ const TABLE: &[TransportRow] = &[
     #[cfg(test)]
     memory::ROW,
     shm::ROW,
+    ucx::ROW,
     TransportRow { name: "tcp", carrier: Carrier::Connection },
 ];
-
-/// The choice of the option `transport` that leaves it to the table.
-pub(crate) const AUTO: &str = "auto";
 
 /// Whether messages of this kind carry offers.
 pub(super) fn is_offer(kind: u16) -> bool {
     TABLE.iter().any(|row| offers(row) == Some(kind))
+}
+
+/// What a transport would use in a process, or why the process does not use it.
+fn probe(row: &TransportRow, choice: &TransportChoice<'_>) -> Result<String, String> {
+    match row.carrier {
+        Carrier::Connection => Ok("the connection that every pair has".into()),
+        Carrier::Offered { .. } if ![AUTO, row.name].contains(&choice.transport) => {
+            Err(format!("transport={}", choice.transport))
+        }
+        Carrier::Offered { .. } if choice.is_scheduler => Err(FEW_BYTES.into()),
+        Carrier::Offered { probe, .. } => probe(choice),
+    }
+}
+
+/// Why connections with the scheduler carry everything.
+pub(super) const FEW_BYTES: &str = "few bytes go to and from the scheduler";
+
+/// Each transport by name: what it would use here, or why this process does not use it.
+pub(super) fn examine(
+    choice: &TransportChoice<'_>,
+) -> impl Iterator<Item = (&'static str, Result<String, String>)> {
+    TABLE.iter().map(|row| (row.name, probe(row, choice)))
 }
 
 fn offers(row: &TransportRow) -> Option<u16> {
@@ -45,20 +68,23 @@ pub(crate) struct PeerChoice {
 pub(super) struct Transports {
     opened: Vec<Result<Arc<dyn PeerTransport>, String>>,
     choices: Mutex<BTreeMap<Arc<str>, PeerChoice>>,
+    /// Grows with each change of the choices.
+    version: AtomicU64,
 }
 
 impl Transports {
     /// Opens the transports that the configuration allows.
     pub(super) fn open(place: &TransportConfig, inbox: &Arc<dyn Inbox>) -> Self {
-        let chosen = &*place.transport;
+        let choice = TransportChoice::of(place);
         let open = |row: &TransportRow| match row.carrier {
             Carrier::Connection => Err("it is the last one".into()),
-            Carrier::Offered { .. } if ![AUTO, row.name].contains(&chosen) => {
-                Err(format!("transport={chosen}"))
-            }
-            Carrier::Offered { open, .. } => open(place, inbox),
+            Carrier::Offered { open, .. } => probe(row, &choice).and_then(|_| open(place, inbox)),
         };
-        Self { opened: TABLE.iter().map(open).collect(), choices: Mutex::default() }
+        Self {
+            opened: TABLE.iter().map(open).collect(),
+            choices: Mutex::default(),
+            version: AtomicU64::new(0),
+        }
     }
 
     fn used(&self) -> impl Iterator<Item = &Arc<dyn PeerTransport>> {
@@ -75,7 +101,9 @@ impl Transports {
 
     /// The last connection with a process has ended. False if no transport reports that.
     pub(super) fn end(&self, address: &str) -> bool {
-        self.choices.lock().remove(address);
+        if self.choices.lock().remove(address).is_some() {
+            self.version.fetch_add(1, Ordering::Release);
+        }
         self.used().fold(false, |reports, transport| transport.end(address, !reports) || reports)
     }
 
@@ -87,9 +115,17 @@ impl Transports {
         self.used().for_each(|transport| transport.close());
     }
 
-    /// What this process uses for each peer with which it has a connection.
-    pub(super) fn choices(&self) -> BTreeMap<Arc<str>, PeerChoice> {
-        self.choices.lock().clone()
+    /// What this process uses for each peer with which it has a connection, if that has changed since the
+    /// version `known`.
+    pub(super) fn choices(&self, known: &mut u64) -> Option<BTreeMap<Arc<str>, PeerChoice>> {
+        // Acquire: the choices of this version were made before.
+        let version = self.version.load(Ordering::Acquire);
+        (std::mem::replace(known, version) != version).then(|| self.choices.lock().clone())
+    }
+
+    fn choose(&self, to: &Arc<str>, choice: PeerChoice) {
+        self.choices.lock().insert(Arc::clone(to), choice);
+        self.version.fetch_add(1, Ordering::Release);
     }
 }
 
@@ -190,7 +226,7 @@ impl PeerPaths {
         others.sort();
         let others = others.into_iter().map(|(row, why)| (name(row), why)).collect();
         let choice = PeerChoice { transport: name(used), others };
-        self.transports.choices.lock().insert(Arc::clone(&self.to), choice);
+        self.transports.choose(&self.to, choice);
     }
 
     /// Whether a path would take this many bytes now.

@@ -151,10 +151,15 @@ fn a_transport_of_the_table_carries_what_has_room_and_the_connection_all_else() 
         row
     };
     assert_eq!(used(&mut line, 10), None, "its offer travels over the connection");
-    let choice = |network: &dyn super::Transport, to: &str| network.choices()[to].clone();
+    let choice =
+        |network: &dyn super::Transport, to: &str| network.choices(&mut 0).unwrap()[to].clone();
     let pending = choice(&*worker, server.address());
     assert_eq!(pending.transport, "tcp");
-    let why = [("memory", "the peer has not accepted it"), ("shm", "transport=memory")];
+    let why = [
+        ("memory", "the peer has not accepted it"),
+        ("shm", "transport=memory"),
+        ("ucx", "transport=memory"),
+    ];
     assert!(pending.others.iter().map(|(name, why)| (*name, &**why)).eq(why), "{pending:?}");
     mail.wait(|mail, _| mail.len() == 1);
     assert_eq!(used(&mut line, 20), Some(0));

@@ -5,17 +5,23 @@ use std::sync::Arc;
 use super::offer::SegmentOffer;
 use super::receiver::ShmReceivers;
 use super::sender::ShmSender;
-use crate::transport::peer_transport::{Carrier, PathState, PeerPath, PeerTransport, TransportRow};
+use crate::transport::peer_transport::{
+    Carrier, PathState, PeerPath, PeerTransport, TransportChoice, TransportRow,
+};
 use crate::transport::send_buffer::SendMemory;
 use crate::transport::{Inbox, SendBuffer, TransportConfig};
 
 pub(in crate::transport) const ROW: TransportRow =
-    TransportRow { name: "shm", carrier: Carrier::Offered { kind: 1, open } };
+    TransportRow { name: "shm", carrier: Carrier::Offered { kind: 1, probe, open } };
 
-fn open(place: &TransportConfig, inbox: &Arc<dyn Inbox>) -> Result<Arc<dyn PeerTransport>, String> {
-    if !place.shm {
+fn probe(choice: &TransportChoice<'_>) -> Result<String, String> {
+    if !choice.shm {
         return Err("shm=no".into());
     }
+    Ok("memory of this machine, with processes that can open it".into())
+}
+
+fn open(_: &TransportConfig, inbox: &Arc<dyn Inbox>) -> Result<Arc<dyn PeerTransport>, String> {
     Ok(Arc::new(ShmReceivers::new(Arc::clone(inbox))))
 }
 

@@ -95,8 +95,8 @@ impl Transport for TcpTransport {
         Box::new(PeerSender::new(to, &self.endpoint, &self.buffers, queue))
     }
 
-    fn choices(&self) -> BTreeMap<Arc<str>, PeerChoice> {
-        self.endpoint.incoming.transports.choices()
+    fn choices(&self, known: &mut u64) -> Option<BTreeMap<Arc<str>, PeerChoice>> {
+        self.endpoint.incoming.transports.choices(known)
     }
 
     fn close(&self) {

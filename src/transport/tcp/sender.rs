@@ -8,7 +8,7 @@ use super::connection::Connection;
 use super::endpoint::Endpoint;
 use super::framing::MessageKind;
 use crate::log::{Level, log};
-use crate::transport::table::PeerPaths;
+use crate::transport::table::{FEW_BYTES, PeerPaths};
 use crate::transport::{SendBuffer, SendBuffers, SendMemory, SendMode, SendQueue, Sender};
 
 pub(super) struct PeerSender {
@@ -43,7 +43,7 @@ impl PeerSender {
             connection: None,
             buffers: Arc::clone(buffers),
             paths: PeerPaths::new(&endpoint.incoming.transports, &to),
-            few_bytes: is_with_scheduler.then_some("few bytes go to and from the scheduler"),
+            few_bytes: is_with_scheduler.then_some(FEW_BYTES),
             to,
             queue,
         }

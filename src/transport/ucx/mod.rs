@@ -1,0 +1,219 @@
+//! UCX as a transport: frames as active messages between workers of `libucp.so.0`, which is opened at run time and
+//! never needed. Also called: fabric, RDMA, InfiniBand, RoCE.
+//!
+//! A process has one worker, and one thread that lets it work. Each offers its worker's address to its peers over
+//! their admitted connections, with a secret for the pair; a message without a secret of this process is dropped.
+//! A sender contacts the peer first, and uses UCX once the peer has answered. The end of the connection ends the
+//! endpoint: UCX does not notice every end of a process.
+
+mod devices;
+mod library;
+mod link;
+mod offer;
+mod peers;
+#[cfg(test)]
+mod tests;
+mod worker;
+
+use std::os::fd::RawFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use super::adaptive_wait::AdaptiveWait;
+use super::peer_transport::{
+    Carrier, PathState, PeerPath, PeerTransport, TransportChoice, TransportRow,
+};
+use super::{Inbox, SendBuffer, SendBuffers, TransportConfig};
+use crate::sys::sync::Mutex;
+use devices::fabric_devices;
+use library::Library;
+use link::Link;
+use offer::UcxOffer;
+use peers::{Deliveries, UcxPeers};
+use worker::Worker;
+
+pub(super) const ROW: TransportRow =
+    TransportRow { name: "ucx", carrier: Carrier::Offered { kind: 16, probe, open } };
+
+/// Timeout of one sleep of the thread, and while processes end.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+const LOOK_SOON: Duration = Duration::from_millis(1);
+/// Timeout for the last bytes to be sent.
+const LAST_WORDS: Duration = Duration::from_millis(500);
+
+/// Whether this process could use UCX.
+fn probe(choice: &TransportChoice<'_>) -> Result<String, String> {
+    if choice.has_credentials {
+        return Err("the job has credentials, and frames over UCX are not encrypted".into());
+    }
+    let devices = fabric_devices(crate::config::counted_fabrics().as_deref());
+    let devices = match devices {
+        Ok(devices) => devices.join(", "),
+        Err(reason) if choice.is_auto() => return Err(reason),
+        Err(reason) => reason,
+    };
+    let (major, minor, release) = Library::open()?.version;
+    Ok(format!("UCX {major}.{minor}.{release}: {devices}"))
+}
+
+fn open(_: &TransportConfig, inbox: &Arc<dyn Inbox>) -> Result<Arc<dyn PeerTransport>, String> {
+    Ok(Arc::new(UcxTransport::start(inbox, &[])?))
+}
+
+struct UcxTransport {
+    shared: Arc<Shared>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// What the thread and the senders share.
+struct Shared {
+    inbox: Arc<dyn Inbox>,
+    peers: Mutex<UcxPeers>,
+    /// Readable when the worker has something to do.
+    efd: RawFd,
+    closed: AtomicBool,
+    buffers: Arc<SendBuffers>,
+}
+
+impl UcxTransport {
+    /// Opens a worker, with these settings of UCX beside those of its environment variables.
+    fn start(inbox: &Arc<dyn Inbox>, settings: &[(&str, &str)]) -> Result<Self, String> {
+        let worker = Worker::open(Library::open()?, settings)?;
+        let shared = Arc::new(Shared {
+            inbox: Arc::clone(inbox),
+            efd: worker.efd(),
+            peers: Mutex::new(UcxPeers::new(worker)),
+            closed: AtomicBool::new(false),
+            buffers: Arc::default(),
+        });
+        let working = Arc::clone(&shared);
+        let thread = std::thread::Builder::new().name("kvstore-ucx".into());
+        let thread = crate::pool::without_signals(|| thread.spawn(move || working.run()));
+        let thread = thread.map_err(|error| format!("cannot start a thread: {error}"))?;
+        Ok(Self { shared, thread: Mutex::new(Some(thread)) })
+    }
+
+    fn is_thread(&self) -> bool {
+        let thread = self.thread.lock();
+        thread.as_ref().is_some_and(|it| it.thread().id() == std::thread::current().id())
+    }
+}
+
+impl PeerTransport for UcxTransport {
+    fn path(&self, to: &str) -> Result<Box<dyn PeerPath>, String> {
+        let offer = self.shared.peers.lock().offer(to);
+        let (link, offer) = offer.ok_or("the system has no random bytes")?;
+        let (shared, to) = (Arc::clone(&self.shared), to.into());
+        Ok(Box::new(UcxPath { shared, to, link, offer: Some(offer) }))
+    }
+
+    fn accept(&self, from: &str, offer: &[u8]) {
+        if let Some(offer) = UcxOffer::decode(offer) {
+            self.shared.peers.lock().accept(from, offer);
+        }
+    }
+
+    fn end(&self, address: &str, reports: bool) -> bool {
+        self.shared.peers.lock().end(address, reports)
+    }
+
+    fn finish(&self) {
+        let end = Instant::now() + LAST_WORDS;
+        while !self.is_thread() && !self.shared.peers.lock().is_idle() && Instant::now() < end {
+            std::thread::sleep(LOOK_SOON);
+        }
+    }
+
+    fn close(&self) {
+        self.shared.closed.store(true, Ordering::SeqCst);
+        self.shared.peers.lock().signal();
+        if self.is_thread() {
+            return;
+        }
+        if let Some(thread) = self.thread.lock().take() {
+            // A panic was reported by the thread.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for UcxTransport {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl Shared {
+    fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::SeqCst)
+    }
+
+    /// The thread.
+    fn run(&self) {
+        let (mut lookout, mut deliveries) = (AdaptiveWait::new(), Deliveries::default());
+        while !self.is_closed() {
+            if !self.turn(&mut deliveries) {
+                lookout.wait(|| self.turn(&mut deliveries).then_some(()), || self.sleep());
+            }
+        }
+        self.peers.lock().close();
+    }
+
+    /// Lets the worker work, and hands on what has arrived; whether something has happened.
+    fn turn(&self, deliveries: &mut Deliveries) -> bool {
+        let is_busy = self.peers.lock().turn(deliveries);
+        for (from, arrival) in deliveries.frames.drain(..) {
+            if !self.is_closed() {
+                let bytes = arrival.bytes();
+                self.inbox.arrived(&from, bytes.len(), &mut std::iter::once(bytes.into()));
+            }
+            self.peers.lock().release(arrival);
+        }
+        deliveries.down.drain(..).for_each(|address| self.inbox.down(&address));
+        is_busy
+    }
+
+    fn sleep(&self) {
+        let mut peers = self.peers.lock();
+        if self.is_closed() || !peers.arm() {
+            return;
+        }
+        let most = if peers.is_ending() { LOOK_SOON } else { LOOK_AGAIN };
+        drop(peers);
+        worker::wait(self.efd, most);
+        self.peers.lock().is_asleep = false;
+    }
+}
+
+/// The path to one peer.
+struct UcxPath {
+    shared: Arc<Shared>,
+    to: Box<str>,
+    link: Arc<Link>,
+    /// Until it was sent.
+    offer: Option<Vec<u8>>,
+}
+
+impl PeerPath for UcxPath {
+    fn offer(&mut self) -> Option<Vec<u8>> {
+        self.offer.take()
+    }
+
+    fn state(&mut self) -> PathState {
+        self.link.state()
+    }
+
+    fn has_room(&mut self, len: usize) -> bool {
+        self.link.has_room(len)
+    }
+
+    fn parcel(&mut self, room: usize, lent: usize) -> Option<SendBuffer> {
+        self.link.has_room(room).then(|| self.shared.buffers.take(room - lent))
+    }
+
+    fn send(&mut self, parcel: SendBuffer) {
+        self.shared.peers.lock().send(&self.to, parcel);
+    }
+}

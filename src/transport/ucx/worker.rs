@@ -1,0 +1,804 @@
+//! A worker of UCX: its endpoints, active messages to them, and what arrives. Its owner lets one thread at a time
+//! use it.
+//!
+//! Callbacks of the library run inside its functions, on the thread that calls them. They only note what has
+//! happened, and a function of this file looks at it afterwards.
+#![allow(unsafe_code, reason = "calls of a library of C, and the memory that it reads and writes")]
+
+use std::cell::UnsafeCell;
+use std::collections::VecDeque;
+use std::ffi::{CStr, CString, c_void};
+use std::os::fd::RawFd;
+use std::ptr::{NonNull, null, null_mut};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::library::{
+    ArrivalParameters, BUSY, ContextParameters, EndpointParameters, Handle, HandlerParameters,
+    IN_PROGRESS, Library, OK, OLDEST, RequestParameters, Slice, SocketAddress, WorkerParameters,
+    error_of, keeping_signal_handlers, words,
+};
+use super::link::Link;
+use crate::transport::send_buffer::PooledBuffer;
+
+/// Bytes of the header of an active message.
+pub(super) const HEADER: usize = 24;
+/// Maximum bytes of an active message: more than the frames of a sender of this library.
+const MOST_BYTES: usize = 1 << 30;
+/// The number of this library's active messages.
+const MESSAGE: u32 = 1;
+/// Calls of progress in sequence, while each does something.
+const MOST_ROUNDS: usize = 8;
+/// Spare receive buffers, and their maximum size in bytes.
+const MOST_SPARE: usize = 16;
+const MOST_KEPT: usize = 4 << 20;
+
+/// Bits of masks and flags, as the interface of UCX numbers them.
+mod bits {
+    pub(super) const CONTEXT_FEATURES: u64 = 1;
+    pub(super) const WAKEUP: u64 = 1 << 4;
+    pub(super) const ACTIVE_MESSAGES: u64 = 1 << 6;
+    pub(super) const THREAD_MODE: u64 = 1;
+    pub(super) const WORKER_FLAGS: u64 = 1 << 5;
+    pub(super) const IGNORE_REQUEST_LEAK: u64 = 1;
+    pub(super) const SERIALIZED: i32 = 1;
+    pub(super) const ENDPOINT_ADDRESS: u64 = 1;
+    pub(super) const ENDPOINT_ERROR_MODE: u64 = 1 << 1;
+    pub(super) const ENDPOINT_ERROR_HANDLER: u64 = 1 << 2;
+    pub(super) const ERRORS_OF_PEER: i32 = 1;
+    pub(super) const HANDLER_ALL: u64 = 0b1111;
+    pub(super) const PERSISTENT_DATA: u32 = 1 << 1;
+    pub(super) const IS_KEPT: u64 = 1 << 16;
+    pub(super) const IS_RENDEZVOUS: u64 = 1 << 17;
+    pub(super) const CALLBACK: u32 = 1 << 1;
+    pub(super) const USER_DATA: u32 = 1 << 2;
+    pub(super) const DATATYPE: u32 = 1 << 3;
+    pub(super) const FLAGS: u32 = 1 << 4;
+    pub(super) const MEMORY_TYPE: u32 = 1 << 6;
+    pub(super) const FORCE: u32 = 1;
+    /// Bytes in one place, and in several.
+    pub(super) const CONTIGUOUS: u64 = 1 << 3;
+    pub(super) const SLICES: u64 = 2;
+}
+
+/// An endpoint: the way to one peer.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Endpoint {
+    handle: Handle,
+    /// Different from that of all other endpoints of the worker.
+    pub(super) number: u64,
+    reports_errors: bool,
+}
+
+// SAFETY: a handle of a worker whose owner lets one thread at a time use it.
+unsafe impl Send for Endpoint {}
+
+/// Argument of an endpoint's error callback.
+struct Mark {
+    events: NonNull<UnsafeCell<Events>>,
+    number: u64,
+}
+
+/// What callbacks have noted.
+#[derive(Default)]
+struct Events {
+    sent: Vec<NonNull<SendOperation>>,
+    received: Vec<(NonNull<ReceiveOperation>, i32)>,
+    arrived: Vec<Noted>,
+    failed: Vec<(u64, i32)>,
+}
+
+/// An active message, as the callback saw it.
+struct Noted {
+    header: [u8; HEADER],
+    data: NotedData,
+}
+
+enum NotedData {
+    Bytes(Vec<u8>),
+    /// Memory of the library, until it is released.
+    Kept(*mut c_void, usize),
+    /// A descriptor by which so many bytes are received.
+    Rendezvous(*mut c_void, usize),
+    /// No message of this library.
+    Foreign,
+}
+
+/// Memory of a send, until it is complete.
+struct SendOperation {
+    events: NonNull<UnsafeCell<Events>>,
+    header: [u8; HEADER],
+    slices: Vec<Slice>,
+    own: Option<PooledBuffer>,
+    lent: Vec<(usize, Bytes)>,
+    link: Option<Arc<Link>>,
+    bytes: usize,
+}
+
+/// Memory of a rendezvous, until it is complete.
+struct ReceiveOperation {
+    events: NonNull<UnsafeCell<Events>>,
+    header: [u8; HEADER],
+    buffer: Vec<u8>,
+    len: usize,
+}
+
+/// An active message that has arrived. It goes back to [`Worker::release`].
+pub(super) struct Arrival {
+    pub(super) header: [u8; HEADER],
+    data: ArrivalData,
+}
+
+enum ArrivalData {
+    Bytes(Vec<u8>),
+    Kept(*mut c_void, usize),
+    Received(NonNull<ReceiveOperation>),
+}
+
+// SAFETY: memory that belongs to the message until it is released, whatever thread does that.
+unsafe impl Send for Arrival {}
+
+impl Arrival {
+    pub(super) fn bytes(&self) -> &[u8] {
+        match &self.data {
+            ArrivalData::Bytes(bytes) => bytes,
+            // SAFETY: the library keeps these bytes, which it has written, until they are released.
+            ArrivalData::Kept(start, len) => unsafe {
+                std::slice::from_raw_parts(start.cast::<u8>(), *len)
+            },
+            // SAFETY: the operation is complete, and is used again only after the release.
+            ArrivalData::Received(operation) => unsafe {
+                let operation = operation.as_ref();
+                &operation.buffer[..operation.len]
+            },
+        }
+    }
+}
+
+pub(super) struct Worker {
+    library: &'static Library,
+    context: Handle,
+    worker: Handle,
+    efd: RawFd,
+    address: Vec<u8>,
+    events: NonNull<UnsafeCell<Events>>,
+    endpoints: Vec<Endpoint>,
+    marks: Vec<NonNull<Mark>>,
+    arrivals: VecDeque<Arrival>,
+    /// Memory of a list of what callbacks have noted.
+    arrived: Vec<Noted>,
+    /// All operations, and those that are not in use.
+    sends: Vec<NonNull<SendOperation>>,
+    spare_sends: Vec<NonNull<SendOperation>>,
+    receives: Vec<NonNull<ReceiveOperation>>,
+    spare_receives: Vec<NonNull<ReceiveOperation>>,
+    foreign: u64,
+}
+
+// SAFETY: its handles may be used by any thread, one at a time, as it was created in the mode for that.
+unsafe impl Send for Worker {}
+
+/// Fails with the name of a function.
+fn check(status: i32, function: &str) -> Result<(), String> {
+    if status == OK { Ok(()) } else { Err(format!("{function}: {}", words(status))) }
+}
+
+impl Worker {
+    /// A worker, with these settings of the library beside those of its environment variables.
+    pub(super) fn open(
+        library: &'static Library,
+        settings: &[(&str, &str)],
+    ) -> Result<Self, String> {
+        let context = keeping_signal_handlers(|| context(library, settings))?;
+        let functions = &library.functions;
+        let parameters = WorkerParameters {
+            mask: bits::THREAD_MODE | bits::WORKER_FLAGS,
+            thread_mode: bits::SERIALIZED,
+            processors: [0; 16],
+            events: 0,
+            user_data: null_mut(),
+            event_fd: -1,
+            flags: bits::IGNORE_REQUEST_LEAK,
+            name: null(),
+            alignment: 0,
+            client: 0,
+        };
+        let mut worker = null_mut();
+        // SAFETY: an open context, parameters that outlive the call, and a place for the result.
+        let status =
+            unsafe { (functions.worker_create)(context, &raw const parameters, &raw mut worker) };
+        if let Err(error) = check(status, "ucp_worker_create") {
+            // SAFETY: a context without workers, which is not used any more.
+            unsafe { (functions.cleanup)(context) };
+            return Err(error);
+        }
+        let events = NonNull::from(Box::leak(Box::default()));
+        let mut this = Self {
+            library,
+            context,
+            worker,
+            efd: -1,
+            address: Vec::new(),
+            events,
+            endpoints: Vec::new(),
+            marks: Vec::new(),
+            arrivals: VecDeque::new(),
+            arrived: Vec::new(),
+            sends: Vec::new(),
+            spare_sends: Vec::new(),
+            receives: Vec::new(),
+            spare_receives: Vec::new(),
+            foreign: 0,
+        };
+        this.prepare()?;
+        Ok(this)
+    }
+
+    fn prepare(&mut self) -> Result<(), String> {
+        let functions = &self.library.functions;
+        // SAFETY: an open worker, and a place for the result.
+        check(
+            unsafe { (functions.worker_efd)(self.worker, &raw mut self.efd) },
+            "ucp_worker_get_efd",
+        )?;
+        let (mut start, mut len) = (null_mut(), 0);
+        // SAFETY: an open worker, and places for the results.
+        let status =
+            unsafe { (functions.worker_address)(self.worker, &raw mut start, &raw mut len) };
+        check(status, "ucp_worker_get_address")?;
+        // SAFETY: the library has given this many bytes.
+        self.address = unsafe { std::slice::from_raw_parts(start, len) }.to_vec();
+        // SAFETY: the address that it has given, which is not used any more.
+        unsafe { (functions.worker_release_address)(self.worker, start) };
+        let parameters = HandlerParameters {
+            mask: bits::HANDLER_ALL,
+            id: MESSAGE,
+            flags: bits::PERSISTENT_DATA,
+            callback: Some(on_arrival),
+            argument: self.events.as_ptr().cast(),
+        };
+        // SAFETY: an open worker; the argument lives longer than the worker.
+        let status = unsafe { (functions.set_handler)(self.worker, &raw const parameters) };
+        check(status, "ucp_worker_set_am_recv_handler")
+    }
+
+    /// The address to which peers connect.
+    pub(super) fn address(&self) -> &[u8] {
+        &self.address
+    }
+
+    /// Readable when `progress` has something to do, after `arm`.
+    pub(super) fn efd(&self) -> RawFd {
+        self.efd
+    }
+
+    /// Messages that no process of this library has sent.
+    #[cfg(test)]
+    pub(super) fn foreign(&self) -> u64 {
+        self.foreign
+    }
+
+    /// Looks at what callbacks have noted.
+    fn noted<T>(&self, look: impl FnOnce(&mut Events) -> T) -> T {
+        // SAFETY: callbacks run inside of functions of the library, and `look` calls none.
+        look(unsafe { &mut *self.events.as_ref().get() })
+    }
+
+    /// Connects to a worker. An error arrives later by `take_failure`.
+    pub(super) fn connect(&mut self, address: &[u8]) -> Result<Endpoint, String> {
+        let number = self.marks.len() as u64;
+        let mark = NonNull::from(Box::leak(Box::new(Mark { events: self.events, number })));
+        self.marks.push(mark);
+        let nowhere = || SocketAddress { address: null(), len: 0 };
+        let mut parameters = EndpointParameters {
+            mask: bits::ENDPOINT_ADDRESS | bits::ENDPOINT_ERROR_MODE | bits::ENDPOINT_ERROR_HANDLER,
+            address: address.as_ptr(),
+            error_mode: bits::ERRORS_OF_PEER,
+            on_error: Some(on_error),
+            on_error_argument: mark.as_ptr().cast(),
+            user_data: null_mut(),
+            flags: 0,
+            socket: nowhere(),
+            request: null_mut(),
+            name: null(),
+            local_socket: nowhere(),
+        };
+        let create = |parameters: &EndpointParameters| {
+            let mut handle = null_mut();
+            // SAFETY: an open worker, an address of another one, and an argument that lives longer.
+            let status = unsafe {
+                (self.library.functions.endpoint_create)(self.worker, parameters, &raw mut handle)
+            };
+            (status, handle)
+        };
+        let (mut status, mut handle) = create(&parameters);
+        let reports_errors = status == OK;
+        if !reports_errors {
+            // Some transports of UCX, such as its shared memory, report no errors.
+            parameters.error_mode = 0;
+            (status, handle) = create(&parameters);
+        }
+        check(status, "ucp_ep_create")?;
+        let endpoint = Endpoint { handle, number, reports_errors };
+        self.endpoints.push(endpoint);
+        Ok(endpoint)
+    }
+
+    /// Closes an endpoint, without waiting for what was sent.
+    pub(super) fn disconnect(&mut self, endpoint: Endpoint) {
+        let Some(at) = self.endpoints.iter().position(|it| it.number == endpoint.number) else {
+            return;
+        };
+        self.endpoints.swap_remove(at);
+        let flags = if endpoint.reports_errors { bits::FORCE } else { 0 };
+        let parameters = RequestParameters { mask: bits::FLAGS, flags, ..EMPTY };
+        // SAFETY: an open endpoint, which is not used any more.
+        let closing = unsafe {
+            (self.library.functions.endpoint_close)(endpoint.handle, &raw const parameters)
+        };
+        if !closing.is_null() && error_of(closing).is_none() {
+            // SAFETY: the request of the call; the library frees it when it is complete.
+            unsafe { (self.library.functions.request_free)(closing) };
+        }
+        self.settle();
+    }
+
+    /// Sends the header alone.
+    pub(super) fn send_header(
+        &mut self,
+        endpoint: Endpoint,
+        header: [u8; HEADER],
+    ) -> Result<(), String> {
+        self.start_send(endpoint, header, None, Vec::new(), None).map(drop)
+    }
+
+    /// Sends own bytes, and lent ones between them as in [`crate::transport::SendBuffer`]. The link counts the
+    /// bytes until they are sent. True if they were not sent at once.
+    pub(super) fn send(
+        &mut self,
+        endpoint: Endpoint,
+        header: [u8; HEADER],
+        own: PooledBuffer,
+        lent: Vec<(usize, Bytes)>,
+        link: &Arc<Link>,
+    ) -> Result<bool, String> {
+        self.start_send(endpoint, header, Some(own), lent, Some(Arc::clone(link)))
+    }
+
+    /// Sends a header of any length.
+    #[cfg(test)]
+    pub(super) fn send_raw(&mut self, endpoint: Endpoint, header: &[u8]) -> Result<(), String> {
+        let parameters = EMPTY;
+        // SAFETY: an open endpoint; the header is never freed.
+        let sent = unsafe {
+            (self.library.functions.send)(
+                endpoint.handle,
+                MESSAGE,
+                header.to_vec().leak().as_ptr(),
+                header.len(),
+                null(),
+                0,
+                &raw const parameters,
+            )
+        };
+        error_of(sent).map_or(Ok(()), |error| Err(words(error)))
+    }
+
+    fn start_send(
+        &mut self,
+        endpoint: Endpoint,
+        header: [u8; HEADER],
+        own: Option<PooledBuffer>,
+        lent: Vec<(usize, Bytes)>,
+        link: Option<Arc<Link>>,
+    ) -> Result<bool, String> {
+        let mut place = self.spare_send();
+        // SAFETY: no send uses it now.
+        let operation = unsafe { place.as_mut() };
+        operation.fill(header, own, lent, link);
+        let (slices, count) = (operation.slices.as_ptr(), operation.slices.len());
+        let (start, count, datatype) = match &operation.slices[..] {
+            [] => (null(), 0, bits::CONTIGUOUS),
+            [one] => (one.start.cast(), one.len, bits::CONTIGUOUS),
+            _ => (slices.cast(), count, bits::SLICES),
+        };
+        let parameters = RequestParameters {
+            mask: bits::CALLBACK | bits::USER_DATA | bits::DATATYPE | bits::MEMORY_TYPE,
+            callback: on_sent as *const c_void,
+            user_data: place.as_ptr().cast(),
+            datatype,
+            ..EMPTY
+        };
+        // SAFETY: an open endpoint; header, slices and bytes stay in place until the operation is complete.
+        let sent = unsafe {
+            (self.library.functions.send)(
+                endpoint.handle,
+                MESSAGE,
+                (&raw const (*place.as_ptr()).header).cast(),
+                HEADER,
+                start,
+                count,
+                &raw const parameters,
+            )
+        };
+        if let Some(error) = error_of(sent) {
+            self.finish_send(place);
+            return Err(words(error));
+        }
+        if sent.is_null() {
+            self.finish_send(place);
+        }
+        Ok(!sent.is_null())
+    }
+
+    fn spare_send(&mut self) -> NonNull<SendOperation> {
+        let events = self.events;
+        self.spare_sends.pop().unwrap_or_else(|| {
+            let operation = SendOperation {
+                events,
+                header: [0; HEADER],
+                slices: Vec::new(),
+                own: None,
+                lent: Vec::new(),
+                link: None,
+                bytes: 0,
+            };
+            let place = NonNull::from(Box::leak(Box::new(operation)));
+            self.sends.push(place);
+            place
+        })
+    }
+
+    fn finish_send(&mut self, mut place: NonNull<SendOperation>) {
+        // SAFETY: its send is complete, or was not begun.
+        unsafe { place.as_mut() }.clear();
+        self.spare_sends.push(place);
+    }
+
+    /// Lets the library work; whether something has happened.
+    pub(super) fn progress(&mut self) -> bool {
+        let mut is_busy = false;
+        for _ in 0..MOST_ROUNDS {
+            // SAFETY: an open worker.
+            let count = unsafe { (self.library.functions.worker_progress)(self.worker) };
+            let is_noted = self.settle();
+            is_busy |= count > 0 || is_noted;
+            if count == 0 && !is_noted {
+                break;
+            }
+        }
+        is_busy
+    }
+
+    /// Continues what callbacks have noted; whether there was something.
+    fn settle(&mut self) -> bool {
+        let mut is_noted = false;
+        while let Some(place) = self.noted(|events| events.sent.pop()) {
+            self.finish_send(place);
+            is_noted = true;
+        }
+        // A receive may be complete at once, so callbacks note more while these lists are read.
+        let mut arrived = std::mem::take(&mut self.arrived);
+        self.noted(|events| std::mem::swap(&mut events.arrived, &mut arrived));
+        is_noted |= !arrived.is_empty();
+        arrived.drain(..).for_each(|noted| self.take_noted(noted));
+        self.arrived = arrived;
+        while let Some((place, status)) = self.noted(|events| events.received.pop()) {
+            self.take_received(place, status);
+            is_noted = true;
+        }
+        is_noted
+    }
+
+    fn take_noted(&mut self, Noted { header, data }: Noted) {
+        let data = match data {
+            NotedData::Bytes(bytes) => ArrivalData::Bytes(bytes),
+            NotedData::Kept(start, len) => ArrivalData::Kept(start, len),
+            NotedData::Rendezvous(descriptor, len) => {
+                return self.receive(header, descriptor, len);
+            }
+            NotedData::Foreign => {
+                self.foreign += 1;
+                return;
+            }
+        };
+        self.arrivals.push_back(Arrival { header, data });
+    }
+
+    /// Begins to receive the bytes of a rendezvous.
+    fn receive(&mut self, header: [u8; HEADER], descriptor: *mut c_void, len: usize) {
+        let mut place = self.spare_receive();
+        // SAFETY: no receive uses it now.
+        let operation = unsafe { place.as_mut() };
+        operation.prepare(header, len);
+        let buffer = operation.buffer.as_mut_ptr();
+        let parameters = RequestParameters {
+            mask: bits::CALLBACK | bits::USER_DATA | bits::DATATYPE | bits::MEMORY_TYPE,
+            callback: on_received as *const c_void,
+            user_data: place.as_ptr().cast(),
+            datatype: bits::CONTIGUOUS,
+            ..EMPTY
+        };
+        // SAFETY: a descriptor that was kept for this call, and memory that stays until the operation is complete.
+        let received = unsafe {
+            (self.library.functions.receive)(
+                self.worker,
+                descriptor,
+                buffer,
+                len,
+                &raw const parameters,
+            )
+        };
+        if received.is_null() {
+            self.take_received(place, OK);
+        } else if let Some(error) = error_of(received) {
+            self.take_received(place, error);
+        }
+    }
+
+    fn spare_receive(&mut self) -> NonNull<ReceiveOperation> {
+        let events = self.events;
+        self.spare_receives.pop().unwrap_or_else(|| {
+            let (header, buffer) = ([0; HEADER], Vec::new());
+            let operation = ReceiveOperation { events, header, buffer, len: 0 };
+            let place = NonNull::from(Box::leak(Box::new(operation)));
+            self.receives.push(place);
+            place
+        })
+    }
+
+    fn take_received(&mut self, place: NonNull<ReceiveOperation>, status: i32) {
+        // SAFETY: its receive is complete.
+        let header = unsafe { place.as_ref() }.header;
+        let arrival = Arrival { header, data: ArrivalData::Received(place) };
+        if status == OK {
+            self.arrivals.push_back(arrival);
+        } else {
+            self.release(arrival);
+        }
+    }
+
+    /// The next message that has arrived.
+    pub(super) fn take_arrival(&mut self) -> Option<Arrival> {
+        self.arrivals.pop_front()
+    }
+
+    /// The number of an endpoint that has failed, and why.
+    pub(super) fn take_failure(&mut self) -> Option<(u64, String)> {
+        let (number, status) = self.noted(|events| events.failed.pop())?;
+        Some((number, words(status)))
+    }
+
+    /// Takes the memory of a message back.
+    pub(super) fn release(&mut self, arrival: Arrival) {
+        match arrival.data {
+            ArrivalData::Bytes(_) => {}
+            // SAFETY: kept since its callback, and not used any more.
+            ArrivalData::Kept(start, _) => unsafe {
+                (self.library.functions.release)(self.worker, start);
+            },
+            ArrivalData::Received(mut place) => {
+                // SAFETY: its receive is complete, and its bytes are not used any more.
+                let operation = unsafe { place.as_mut() };
+                let is_kept = self.spare_receives.len() < MOST_SPARE;
+                if !is_kept || operation.buffer.len() > MOST_KEPT {
+                    operation.buffer = Vec::new();
+                }
+                self.spare_receives.push(place);
+            }
+        }
+    }
+
+    /// Prepares `efd` for what comes next; false if there is something to do now.
+    pub(super) fn arm(&mut self) -> bool {
+        // SAFETY: an open worker.
+        unsafe { (self.library.functions.worker_arm)(self.worker) != BUSY }
+    }
+
+    /// Makes `efd` readable.
+    pub(super) fn signal(&self) {
+        // SAFETY: an open worker. A failure means that the thread looks again after its timeout.
+        let _ = unsafe { (self.library.functions.worker_signal)(self.worker) };
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        while let Some(endpoint) = self.endpoints.last().copied() {
+            self.disconnect(endpoint);
+        }
+        self.progress();
+        while let Some(arrival) = self.arrivals.pop_front() {
+            self.release(arrival);
+        }
+        let functions = &self.library.functions;
+        // SAFETY: an open worker without endpoints, and its context; neither is used any more. What is left of
+        // operations is freed afterwards, when the library reads and writes their memory no more.
+        unsafe {
+            (functions.worker_destroy)(self.worker);
+            (functions.cleanup)(self.context);
+            self.sends.iter().for_each(|place| drop(Box::from_raw(place.as_ptr())));
+            self.receives.iter().for_each(|place| drop(Box::from_raw(place.as_ptr())));
+            self.marks.iter().for_each(|place| drop(Box::from_raw(place.as_ptr())));
+            drop(Box::from_raw(self.events.as_ptr()));
+        }
+    }
+}
+
+impl SendOperation {
+    fn fill(
+        &mut self,
+        header: [u8; HEADER],
+        own: Option<PooledBuffer>,
+        lent: Vec<(usize, Bytes)>,
+        link: Option<Arc<Link>>,
+    ) {
+        (self.header, self.own, self.lent, self.link) = (header, own, lent, link);
+        let own: &[u8] = self.own.as_ref().map_or(&[], AsRef::as_ref);
+        let (slices, mut taken) = (&mut self.slices, 0);
+        let mut push = |bytes: &[u8]| {
+            if !bytes.is_empty() {
+                slices.push(Slice { start: bytes.as_ptr(), len: bytes.len() });
+            }
+        };
+        for (at, bytes) in &self.lent {
+            push(&own[taken..*at]);
+            push(bytes);
+            taken = *at;
+        }
+        push(&own[taken..]);
+        self.bytes = self.slices.iter().map(|slice| slice.len).sum();
+        if let Some(link) = &self.link {
+            link.begin(self.bytes);
+        }
+    }
+
+    fn clear(&mut self) {
+        self.slices.clear();
+        (self.own, self.lent) = (None, Vec::new());
+        if let Some(link) = self.link.take() {
+            link.finish(self.bytes);
+        }
+    }
+}
+
+impl ReceiveOperation {
+    fn prepare(&mut self, header: [u8; HEADER], len: usize) {
+        (self.header, self.len) = (header, len);
+        if self.buffer.len() < len {
+            self.buffer = vec![0; len];
+        }
+    }
+}
+
+/// Parameters of a request without any.
+const EMPTY: RequestParameters = RequestParameters {
+    mask: 0,
+    flags: 0,
+    request: null_mut(),
+    callback: null(),
+    datatype: 0,
+    user_data: null_mut(),
+    reply: null_mut(),
+    memory_type: 0,
+    received: null_mut(),
+    registered: null_mut(),
+};
+
+fn context(library: &Library, settings: &[(&str, &str)]) -> Result<Handle, String> {
+    let functions = &library.functions;
+    let mut config = null_mut();
+    // SAFETY: no prefix and no file, and a place for the result.
+    let status = unsafe { (functions.config_read)(null(), null(), &raw mut config) };
+    check(status, "ucp_config_read")?;
+    // It neither handles signals of this process nor prints.
+    let quiet = [("ERROR_SIGNALS", ""), ("HANDLE_ERRORS", "none"), ("LOG_LEVEL", "fatal")];
+    for (name, value) in quiet.iter().chain(settings) {
+        let (Ok(name), Ok(value)) = (CString::new(*name), CString::new(*value)) else { continue };
+        modify(library, config, &name, &value);
+    }
+    let parameters = ContextParameters {
+        mask: bits::CONTEXT_FEATURES,
+        features: bits::ACTIVE_MESSAGES | bits::WAKEUP,
+        request_size: 0,
+        callbacks: [null(); 2],
+        tag_mask: 0,
+        shares_workers: 0,
+        endpoints: 0,
+        processes: 0,
+        name: null(),
+    };
+    let (mut context, (major, minor)) = (null_mut(), OLDEST);
+    // SAFETY: parameters that outlive the call, and a place for the result.
+    let status =
+        unsafe { (functions.init)(major, minor, &raw const parameters, config, &raw mut context) };
+    // SAFETY: the configuration that was read, which is not used any more.
+    unsafe { (functions.config_release)(config) };
+    check(status, "ucp_init").map(|()| context)
+}
+
+/// Changes a setting. A release that does not know it has nothing to change.
+fn modify(library: &Library, config: Handle, name: &CStr, value: &CStr) {
+    // SAFETY: an open configuration, and texts that end in 0.
+    let _ = unsafe { (library.functions.config_modify)(config, name.as_ptr(), value.as_ptr()) };
+}
+
+/// Notes an active message.
+unsafe extern "C" fn on_arrival(
+    argument: *mut c_void,
+    header: *const u8,
+    header_len: usize,
+    data: *mut c_void,
+    len: usize,
+    parameters: *const ArrivalParameters,
+) -> i32 {
+    // SAFETY: the argument of the handler; no reference to it is in use while the library runs.
+    let events = unsafe { &mut *(*argument.cast::<UnsafeCell<Events>>()).get() };
+    // SAFETY: the library gives parameters with each message.
+    let attributes = unsafe { (*parameters).attributes };
+    if header_len != HEADER || len > MOST_BYTES {
+        events.arrived.push(Noted { header: [0; HEADER], data: NotedData::Foreign });
+        // The library drops the message.
+        return OK;
+    }
+    let mut own = [0; HEADER];
+    // SAFETY: this many bytes, as was just compared.
+    unsafe { std::ptr::copy_nonoverlapping(header, own.as_mut_ptr(), HEADER) };
+    let (data, status) = if attributes & bits::IS_RENDEZVOUS != 0 {
+        (NotedData::Rendezvous(data, len), IN_PROGRESS)
+    } else if len == 0 || data.is_null() {
+        (NotedData::Bytes(Vec::new()), OK)
+    } else if attributes & bits::IS_KEPT != 0 {
+        (NotedData::Kept(data, len), IN_PROGRESS)
+    } else {
+        // SAFETY: the library gives this many bytes for the length of the call.
+        let bytes = unsafe { std::slice::from_raw_parts(data.cast::<u8>(), len) };
+        (NotedData::Bytes(bytes.to_vec()), OK)
+    };
+    events.arrived.push(Noted { header: own, data });
+    status
+}
+
+/// Notes that an endpoint has failed.
+unsafe extern "C" fn on_error(argument: *mut c_void, _: Handle, status: i32) {
+    // SAFETY: the argument of the endpoint, which lives as long as the worker.
+    let mark = unsafe { &*argument.cast::<Mark>() };
+    // SAFETY: no reference to it is in use while the library runs.
+    unsafe { &mut *mark.events.as_ref().get() }.failed.push((mark.number, status));
+}
+
+/// Notes that a send is complete, or has failed: its bytes are not read any more.
+unsafe extern "C" fn on_sent(request: Handle, _: i32, argument: *mut c_void) {
+    if let Some(place) = NonNull::new(argument.cast::<SendOperation>()) {
+        // SAFETY: the operation of the send; no reference to what it refers to is in use while the library runs.
+        unsafe { &mut *place.as_ref().events.as_ref().get() }.sent.push(place);
+    }
+    free(request);
+}
+
+/// Notes that a rendezvous is complete, or has failed.
+unsafe extern "C" fn on_received(request: Handle, status: i32, _: usize, argument: *mut c_void) {
+    if let Some(place) = NonNull::new(argument.cast::<ReceiveOperation>()) {
+        // SAFETY: the operation of the receive; no reference to what it refers to is in use while the library runs.
+        unsafe { &mut *place.as_ref().events.as_ref().get() }.received.push((place, status));
+    }
+    free(request);
+}
+
+/// Frees the request of a callback.
+fn free(request: Handle) {
+    if let Ok(library) = Library::open() {
+        // SAFETY: the request of an operation that is complete.
+        unsafe { (library.functions.request_free)(request) };
+    }
+}
+
+/// Waits until a descriptor is readable, for `most` at most.
+pub(super) fn wait(fd: RawFd, most: Duration) {
+    let mut polled = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    let most = i32::try_from(most.as_millis()).unwrap_or(i32::MAX);
+    // SAFETY: one descriptor, in a structure that outlives the call. An early return does no harm.
+    unsafe { libc::poll(&raw mut polled, 1, most) };
+}
