@@ -29,8 +29,9 @@ const PREFIX: &str = "\0kvstore-segments-";
 const BACKLOG: i32 = 128;
 /// Interval at which the thread looks whether offers are still open.
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
-/// Timeout of a receiver that has connected, and does not show a token. Others wait meanwhile.
-const SHOW: Duration = Duration::from_millis(250);
+/// Timeout of a receiver that has connected, and does not show a token: more than a busy machine delays it.
+/// Others wait meanwhile.
+const SHOW: Duration = Duration::from_secs(1);
 /// Timeout of the receiver for each step: to connect, and to get the descriptor.
 const GET: Duration = Duration::from_secs(2);
 
