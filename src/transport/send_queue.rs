@@ -18,15 +18,15 @@ pub(crate) trait SendQueue: Send + Sync {
 /// Sender for a thread that may wait until its bytes are sent, or dropped.
 pub(crate) struct BlockingSender {
     line: Box<dyn Sender>,
-    signal: Arc<Signal>,
+    signal: Arc<ReadySignal>,
 }
 
-struct Signal {
+struct ReadySignal {
     is_ready: Mutex<bool>,
     changed: Condvar,
 }
 
-impl SendQueue for Signal {
+impl SendQueue for ReadySignal {
     fn go_on(self: Arc<Self>) {
         *self.is_ready.lock() = true;
         self.changed.notify_all();
@@ -35,7 +35,7 @@ impl SendQueue for Signal {
 
 impl BlockingSender {
     pub(crate) fn new(transport: &dyn Transport, to: &str) -> Self {
-        let signal = Arc::new(Signal { is_ready: Mutex::new(false), changed: Condvar::new() });
+        let signal = Arc::new(ReadySignal { is_ready: Mutex::new(false), changed: Condvar::new() });
         let queue: Arc<dyn SendQueue> = Arc::clone(&signal) as Arc<dyn SendQueue>;
         let line = transport.line(to, Arc::downgrade(&queue));
         Self { line, signal }
@@ -64,8 +64,8 @@ impl BlockingSender {
         self.line.parcel(room, lent)
     }
 
-    /// Sends bytes, or drops them if no connection can be made; waits until this time at most, for a connection
-    /// and until the bytes are sent.
+    /// Sends bytes, or drops them if no connection can be made; waits until this time at most, for a
+    /// connection and until the bytes are sent.
     pub(crate) fn send(&mut self, parcel: SendBuffer, end: Instant) {
         self.wait(end);
         self.line.send(parcel);

@@ -183,8 +183,8 @@ impl Connection {
         });
     }
 
-    /// Ends the connection behind what was sent, with the notice that this process ends; bytes of the peer are
-    /// still read.
+    /// Ends the connection behind what was sent, with the notice that this process ends; bytes of the peer
+    /// are still read.
     pub(super) fn finish(&self) {
         let mut write = self.write.lock();
         if !self.is_open() {

@@ -65,6 +65,11 @@ impl Peers {
         })
     }
 
+    /// Whether there is an open connection with a peer.
+    pub(super) fn is_connected(&self, address: &str) -> bool {
+        self.has(address, true) || self.has(address, false)
+    }
+
     /// All connections with a peer.
     #[cfg(test)]
     pub(super) fn all(&self, address: &str) -> Vec<Arc<Connection>> {

@@ -131,7 +131,9 @@ impl Sender for PeerSender {
     fn call_back(&mut self) {
         let (dials, queue) = (self.dials, Weak::clone(&self.queue));
         match self.connected() {
-            Some(connection) if connection.is_preferred() || !dials => connection.call_back(queue),
+            Some(connection) if connection.is_preferred() || !dials || connection.owes() => {
+                connection.call_back(queue);
+            }
             _ => self.endpoint.incoming.dials.call_back(&self.to, queue),
         }
     }

@@ -72,6 +72,29 @@ fn a_killed_process_is_noticed_at_once() {
     }
 }
 
+/// How long a worker takes to report the death of another process of its job.
+fn time_of_notice(victim: usize) -> Duration {
+    let mut running = at_work(job().with("peer_timeout_ms", 30_000), false);
+    let name = running.all[victim].name.clone();
+    let killed = Instant::now();
+    running.all[victim].kill();
+    let ends = running.end(LIMIT);
+    let others = ends.iter().filter(|end| end.name.starts_with("worker") && end.name != name);
+    let took = others.map(|end| end.said_at("error").unwrap() - killed).max().unwrap();
+    println!("the death of {name} is known after {took:?}");
+    took
+}
+
+/// The documented times of a death by a signal, which a busy machine exceeds now and then.
+#[test]
+fn a_death_is_known_in_the_documented_time() {
+    let _turn = Turn::take();
+    for (victim, ms) in [(1, 200), (3, 1_300)] {
+        let is_kept = (0..5).any(|_| time_of_notice(victim) < Duration::from_millis(ms));
+        assert!(is_kept, "{victim}: {ms} ms");
+    }
+}
+
 #[test]
 fn the_text_of_a_loss_names_the_call_the_key_and_the_peer() {
     let _turn = Turn::take();

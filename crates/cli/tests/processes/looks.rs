@@ -12,8 +12,7 @@ use super::job::{Job, KVSTORE, LIMIT, Process, Turn, free_address, soon};
 use super::program::{COUNT, PAUSE_MS, ROUNDS};
 
 const TIMEOUT: Duration = Duration::from_secs(20);
-/// Members of a small job for its scheduler, which may start a thread to send to each of them later, when a
-/// send has to wait.
+/// Members of a small job for its scheduler.
 const MEMBERS: usize = 3;
 
 fn observer(root: &str) -> Observer {
@@ -117,8 +116,7 @@ fn those_who_look_leave_nothing_behind_and_disturb_nobody() {
     let json = |output: std::process::Output| -> serde_json::Value {
         serde_json::from_slice(&output.stdout).unwrap()
     };
-    let [files, threads] = resources(running.scheduler());
-    let most = [files, threads + MEMBERS];
+    let most = resources(running.scheduler());
     // One that stands still in the middle of its look.
     let still = Process::start("a status", status("json"));
     still.signal("STOP");

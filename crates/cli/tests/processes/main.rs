@@ -39,6 +39,7 @@ mod network;
 mod pauses;
 mod program;
 mod readers;
+mod reconnection;
 mod saves;
 mod session;
 mod shared;

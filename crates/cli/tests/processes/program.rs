@@ -219,6 +219,8 @@ fn float_sums(store: &Store) -> Result<()> {
             let same = out.iter().zip(&*expected).all(|(a, b)| a.to_bits() == b.to_bits());
             assert!(same, "key {key}, round {round}");
         }
+        say(format_args!("round {round}"));
+        thread::sleep(Duration::from_millis(number(PAUSE_MS, 0) as u64));
     }
     Ok(())
 }

@@ -2,12 +2,14 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::thread::available_parallelism;
+use std::thread::{self, available_parallelism};
+use std::time::Duration;
 
 use super::common::wait::free_address;
 use super::job::{Job, LIMIT, Process, Turn, soon};
 use super::keys::{Keys, certified, start};
 use super::program::ROUNDS;
+use super::session::{Login, Session};
 
 const ESTABLISHED: &str = "01";
 
@@ -90,26 +92,72 @@ fn two_processes_have_a_connection_for_each_direction() {
 }
 
 /// How many threads the scheduler, the server, and the first worker of a job have: without those that read
-/// from connections, which are at most as many as processors, and those that send.
+/// from connections, which are at most as many as processors.
 fn threads_of(workers: usize) -> Vec<usize> {
     let mut running = load(workers).start();
     running.workers().iter_mut().for_each(|worker| _ = worker.hear("round 5"));
     let most = available_parallelism().unwrap().get();
-    let all = running.all[..3].iter().enumerate().map(|(at, process)| {
-        let (io, accept) = (threads(process, "kvstore-io"), threads(process, "kvstore-accept"));
+    let all = running.all[..3].iter().map(|process| {
+        let (io, greet) = (threads(process, "kvstore-io"), threads(process, "kvstore-greet"));
+        let all = usize::try_from(process.kilobytes("Threads").unwrap()).unwrap();
+        println!("{workers} workers: {} has {all} threads, {io} of them read", process.name);
         assert!((1..=most).contains(&io), "{}: {io} threads", process.name);
-        assert_eq!(accept, usize::from(at < 2), "{}", process.name);
-        let senders = threads(process, "kvstore-send");
-        usize::try_from(process.kilobytes("Threads").unwrap()).unwrap() - io - senders
+        assert_eq!(greet, 1, "{}", process.name);
+        all - io
     });
     all.collect()
 }
 
 #[test]
-fn threads_that_receive_do_not_grow_with_the_processes_of_a_job() {
+fn threads_do_not_grow_with_the_processes_of_a_job() {
     let _turn = Turn::take();
-    let (few, many) = (threads_of(1), threads_of(6));
+    let (few, many) = (threads_of(1), threads_of(8));
     assert_eq!(few, many);
+}
+
+/// Number of connections that a process is to have.
+const CONNECTIONS: usize = 256;
+/// Threads of the library in a process with so many connections, beside one for each processor.
+const MOST_THREADS: usize = 6;
+/// Memory of an idle connection in a process, in kilobytes.
+const MOST_KILOBYTES: u64 = 64;
+
+/// Calls a process that listens, under a name of its own.
+fn call(to: &str, number: usize, login: &Login) -> Session {
+    let mut session = Session::open(to, &format!("idle.{number}"), login).unwrap();
+    // A message of an unknown kind, which is read and skipped.
+    session.send(99, &[0; 100]).unwrap();
+    session
+}
+
+fn check_idle_connections(process: &Process, to: &str, login: &Login) {
+    assert!(soon(LIMIT, || Session::open(to, "first", login).is_ok()));
+    let warm: Vec<Session> = (0..16).map(|number| call(to, number, login)).collect();
+    thread::sleep(Duration::from_millis(200));
+    let memory = || process.kilobytes("VmRSS").unwrap();
+    let before = memory();
+    let all: Vec<Session> = (0..CONNECTIONS).map(|number| call(to, 16 + number, login)).collect();
+    let has_all = || connections(process).len() >= CONNECTIONS + warm.len();
+    assert!(soon(LIMIT, has_all), "{}", connections(process).len());
+    thread::sleep(Duration::from_millis(200));
+    let each = memory().saturating_sub(before) / CONNECTIONS as u64;
+    let threads = usize::try_from(process.kilobytes("Threads").unwrap()).unwrap();
+    println!("{}: {threads} threads, {each} kB for a connection", process.name);
+    assert!(threads <= available_parallelism().unwrap().get() + MOST_THREADS, "{threads}");
+    assert!(each < MOST_KILOBYTES, "{each} kB");
+    drop(all);
+}
+
+#[test]
+fn an_idle_connection_has_no_thread_and_little_memory() {
+    let _turn = Turn::take();
+    let job = Job::new("train", 200, 1);
+    check_idle_connections(&job.start_scheduler(), &job.root, &Login::default());
+    let keys = Keys::new("idle");
+    ["scheduler", "worker"].iter().for_each(|role| keys.make(&[role]));
+    let secured = keys.secured(&Job::new("train", 200, 1), "scheduler");
+    let login = Login::certificate(&keys, "worker");
+    check_idle_connections(&secured.start_scheduler(), &secured.root, &login);
 }
 
 #[test]

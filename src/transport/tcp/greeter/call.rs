@@ -35,7 +35,7 @@ impl From<io::Error> for DialError {
 }
 
 /// An attempt in progress.
-pub(super) struct Call {
+pub(super) struct DialAttempt {
     pub(super) to: Arc<str>,
     pub(super) direction: Direction,
     /// Addresses of the host that were not tried yet.
@@ -94,7 +94,7 @@ pub(super) fn is_connected(socket: &TcpStream) -> io::Result<bool> {
     }
 }
 
-impl Call {
+impl DialAttempt {
     pub(super) fn begin(
         to: &Arc<str>,
         direction: Direction,
@@ -188,8 +188,8 @@ pub(super) enum CallProgress {
     Waits,
     /// It has another socket.
     Moved,
-    /// It is admitted: the sender of what arrives, as in [`crate::transport::Inbox::arrived`], and whether this
-    /// process sends over the connection.
+    /// It is admitted: the sender of what arrives, as in [`crate::transport::Inbox::arrived`], and whether
+    /// this process sends over the connection.
     Over(String, bool),
 }
 

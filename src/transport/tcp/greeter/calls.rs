@@ -13,7 +13,7 @@ use mio::{Interest, Registry, Token};
 use super::super::dials::Order;
 use super::super::endpoint::Endpoint;
 use super::super::greeting::Direction;
-use super::call::{Call, CallProgress, DialError};
+use super::call::{CallProgress, DialAttempt, DialError};
 use crate::log::{Level, log};
 use crate::transport::send_queue::go_on;
 
@@ -35,7 +35,7 @@ type LineKey = (Arc<str>, bool);
 #[derive(Default)]
 pub(super) struct Calls {
     lines: HashMap<LineKey, CallLine>,
-    attempts: HashMap<usize, Call>,
+    attempts: HashMap<usize, DialAttempt>,
     next: usize,
 }
 
@@ -110,8 +110,8 @@ fn is_preferred(direction: Direction) -> bool {
 }
 
 impl Calls {
-    /// Makes the connections with an address that are missing. With two, the one over which this process sends
-    /// is the first.
+    /// Makes the connections with an address that are missing. With two, the one over which this process
+    /// sends is the first.
     pub(super) fn dial(&mut self, endpoint: &Arc<Endpoint>, registry: &Registry, to: &Arc<str>) {
         let directions: &[Direction] = if endpoint.is_root(to) {
             &[Direction::Both]
@@ -196,7 +196,7 @@ impl Calls {
         };
         let call = addresses
             .map_err(DialError::from)
-            .and_then(|addresses| Call::begin(to, direction, addresses, line.limit));
+            .and_then(|addresses| DialAttempt::begin(to, direction, addresses, line.limit));
         let token = CALLS | self.next;
         self.next += 1;
         let registered = call.and_then(|call| {
@@ -314,7 +314,7 @@ impl Calls {
     }
 
     pub(super) fn next_deadline(&self) -> Option<Instant> {
-        let attempts = self.attempts.values().map(Call::deadline);
+        let attempts = self.attempts.values().map(DialAttempt::deadline);
         let due = self.lines.values().filter(|line| line.is_due).map(|line| line.not_before);
         attempts.chain(due).min()
     }
@@ -325,7 +325,7 @@ fn is_refusal(error: &DialError) -> bool {
     matches!(error, DialError::Failed(error) if error.kind() == io::ErrorKind::ConnectionRefused)
 }
 
-fn register(registry: &Registry, call: &Call, token: usize) -> io::Result<()> {
+fn register(registry: &Registry, call: &DialAttempt, token: usize) -> io::Result<()> {
     let interest = Interest::READABLE | Interest::WRITABLE;
     registry.register(&mut SourceFd(&call.socket().as_raw_fd()), Token(token), interest)
 }

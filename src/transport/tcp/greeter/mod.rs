@@ -1,8 +1,9 @@
-//! The thread that makes connections: it greets callers, and dials. Also called: connection manager, handshake
-//! thread.
+//! The thread that makes connections: it greets callers, and dials. Also called: connection manager,
+//! handshake thread.
 //!
-//! One thread serves all connections until they are admitted: none of them can make it wait. It also keeps the
-//! times of reconnection: the pauses between attempts, and the grace period of processes that dial this one.
+//! One thread serves all connections until they are admitted: none of them can make it wait. It also keeps
+//! the times of reconnection: the pauses between attempts, and the grace period of processes that dial this
+//! one.
 
 mod absences;
 mod accept;
@@ -50,7 +51,7 @@ impl Greeter {
             accepting.register(poll.registry(), LISTENER)?;
         }
         let call_backs = Arc::clone(endpoint.incoming.dials.call_backs());
-        let mut greeting = Greeting {
+        let mut greeting = GreeterLoop {
             poll,
             endpoint: Arc::downgrade(endpoint),
             call_backs: Arc::clone(&call_backs),
@@ -75,7 +76,7 @@ impl Greeter {
 }
 
 /// What the thread has.
-struct Greeting {
+struct GreeterLoop {
     poll: Poll,
     endpoint: Weak<Endpoint>,
     call_backs: Arc<CallBacks>,
@@ -84,7 +85,7 @@ struct Greeting {
     absences: Absences,
 }
 
-impl Greeting {
+impl GreeterLoop {
     fn run(&mut self) {
         let mut events = Events::with_capacity(256);
         loop {
@@ -131,7 +132,7 @@ impl Greeting {
         if token & CALLS != 0 {
             self.calls.serve(endpoint, registry, token);
         } else if token & PROBES != 0 {
-            self.absences.serve(token);
+            self.absences.serve(registry, token);
         } else if let Some(accepting) = &mut self.accepting {
             accepting.serve(endpoint, registry, token);
         }
