@@ -56,11 +56,13 @@ fn what_is_written_on_one_side_is_read_on_the_other_in_its_order() {
         _ => 1 + number * 7_919 % 700_000,
     };
     for round in 0..100 {
-        // Some pieces stay unread in the ring, more with each round.
+        // Some pieces stay unread in the ring, more with each round. They are made before: a receiver that does
+        // not read for a second gets no more.
+        let content = |number: usize| content(round + number, sizes(round * 40 + number));
+        let pieces: Vec<Vec<u8>> = (0..=round % 40).map(content).collect();
         let closed = mail.gate.lock().unwrap();
         let mut sent = Vec::new();
-        for number in 0..=round % 40 {
-            let bytes = content(round + number, sizes(round * 40 + number));
+        for bytes in pieces {
             if !send(&mut outlet, &bytes) {
                 let waiting: usize = sent.iter().map(Vec::len).sum();
                 assert!(waiting + bytes.len() > 6 << 20, "no room beside {waiting} bytes");
