@@ -1,7 +1,7 @@
 //! Queues that a thread of the transport calls back, and the wake-up of that thread.
 
 use std::sync::Weak;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use mio::Waker;
 
@@ -12,12 +12,19 @@ use crate::transport::SendQueue;
 pub(super) struct CallBacks {
     queues: Mutex<Vec<Weak<dyn SendQueue>>>,
     closed: AtomicBool,
+    /// Number of its connections that owe bytes.
+    debts: AtomicUsize,
     waker: Waker,
 }
 
 impl CallBacks {
     pub(super) fn new(waker: Waker) -> Self {
-        Self { queues: Mutex::default(), closed: AtomicBool::new(false), waker }
+        Self {
+            queues: Mutex::default(),
+            closed: AtomicBool::new(false),
+            debts: AtomicUsize::new(0),
+            waker,
+        }
     }
 
     /// Has the thread call a queue.
@@ -39,6 +46,20 @@ impl CallBacks {
     pub(super) fn wake(&self) {
         // It fails only for want of memory, and then the thread goes on at its next event.
         let _ = self.waker.wake();
+    }
+
+    /// A connection begins to owe bytes, or owes none any more.
+    pub(super) fn owe(&self, owes: bool) {
+        // Relaxed: only how the thread waits depends on it.
+        if owes {
+            self.debts.fetch_add(1, Ordering::Relaxed);
+        } else {
+            self.debts.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    pub(super) fn has_debts(&self) -> bool {
+        self.debts.load(Ordering::Relaxed) > 0
     }
 
     /// Tells the thread to end.

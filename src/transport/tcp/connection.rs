@@ -167,7 +167,10 @@ impl Connection {
         // The socket may be closed already.
         let _ = self.socket.shutdown(Shutdown::Both);
         let mut write = self.write.lock();
-        write.owed = VecDeque::new();
+        if write.owes() {
+            write.owed = VecDeque::new();
+            self.call_backs.owe(false);
+        }
         let waiting = std::mem::take(&mut write.waiting);
         drop(write);
         waiting.into_iter().for_each(|queue| self.call_backs.post(queue));
@@ -281,6 +284,7 @@ impl WriteHalf {
         let head = head(kind, len)?;
         let sent = self.try_send(connection, &head, own.as_ref(), lent)?;
         if sent < HEAD + len {
+            self.begin(connection);
             self.owe(sent, &head, Bytes::from_owner(own), lent);
         }
         Ok(())
@@ -319,7 +323,6 @@ impl WriteHalf {
 
     /// Keeps a message behind its first `sent` bytes.
     fn owe(&mut self, mut sent: usize, head: &[u8], own: Bytes, lent: &[(usize, Bytes)]) {
-        self.begin();
         let mut keep = |part: Bytes| {
             let skip = sent.min(part.len());
             sent -= skip;
@@ -338,8 +341,9 @@ impl WriteHalf {
     }
 
     /// The peer has its time from the first owed byte on.
-    fn begin(&mut self) {
+    fn begin(&mut self, connection: &Connection) {
         if !self.owes() {
+            connection.call_backs.owe(true);
             self.progress = Instant::now();
         }
     }
@@ -361,7 +365,7 @@ impl WriteHalf {
             sent += count;
         }
         if sent < records.bytes.len() {
-            self.begin();
+            self.begin(connection);
             self.owed.push_back(Bytes::from_owner(records).slice(sent..));
         }
         Ok(())
@@ -382,6 +386,9 @@ impl WriteHalf {
                 }
                 count -= first.len();
                 self.owed.pop_front();
+            }
+            if !self.owes() {
+                connection.call_backs.owe(false);
             }
         }
         Ok(())

@@ -257,8 +257,11 @@ impl Reading {
         }
     }
 
-    /// Waits for an event, at first by polling.
+    /// Waits for an event, at first by polling. A peer that must take bytes first needs the processor itself.
     fn wait(&self, events: &mut Events, lookout: &mut AdaptiveWait) -> io::Result<()> {
+        if self.shared.call_backs.has_debts() {
+            return self.poll.borrow_mut().poll(events, Some(self.patience / LOOKS));
+        }
         let events = RefCell::new(events);
         let poll = |limit| self.poll.borrow_mut().poll(&mut events.borrow_mut(), Some(limit));
         let look = || match poll(Duration::ZERO) {
