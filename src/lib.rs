@@ -86,14 +86,16 @@ pub use key::{Key, KeyInfo};
 pub use log::{Level, set_logger};
 #[cfg(feature = "dist")]
 pub use observer::{
-    Facts, LATENCY_BOUNDS_US, Latency, Node, Observer, ProcessCounters, Rates, State, Unit, View,
-    WaitedFor, Waiting,
+    Facts, LATENCY_BOUNDS_US, Latency, Node, Observer, ProcessCounters, Rates, State, TransportUse,
+    Unit, View, WaitedFor, Waiting,
 };
 pub use role::Role;
 pub use store::{Pending, Scope, Store, StoreKind, UpdaterError, set_stream, stream};
 #[cfg(feature = "cuda")]
 pub use tensor::DeviceSlice;
 pub use tensor::{DType, Element, Tensor, TensorMut};
+#[cfg(feature = "dist")]
+pub use transport::{TransportState, examine_transports};
 
 /// The version of the crate, such as `0.1.0`.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");

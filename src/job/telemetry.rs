@@ -17,7 +17,8 @@ pub(crate) fn trace<H: DriverHost>(driver: &Arc<Driver<H>>) {
 pub(crate) fn facts(said: Option<(ProcessStats, Vec<DropCount>)>) -> String {
     let members = said.and_then(|(said, ignored)| {
         // Lists would change the length between two calls.
-        let said = ProcessStats { waiting: Vec::new(), late: Vec::new(), ..said };
+        let said =
+            ProcessStats { waiting: Vec::new(), late: Vec::new(), transports: Vec::new(), ..said };
         let node = serde_json::to_string(&observer::facts(&said, None)).ok()?;
         let ignored = ignored.iter().map(|DropCount { kind, reason, count }| {
             let (kind, reason) = (format!("{kind:?}"), reason.text());

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::view::{
-    Facts, LATENCY_BOUNDS_US, Latency, Node, Rates, State, View, WaitedFor, Waiting,
+    Facts, LATENCY_BOUNDS_US, Latency, Node, Rates, State, TransportUse, View, WaitedFor, Waiting,
 };
 use crate::key::Key;
 use kvstore_protocol::{
@@ -121,6 +121,7 @@ pub(crate) fn facts(said: &ProcessStats, before: Option<&ProcessStats>) -> Facts
                 seconds: seconds(late.time),
             })
             .collect(),
+        transports: said.transports.iter().map(transport).collect(),
     }
 }
 
@@ -151,6 +152,15 @@ fn waiting(call: &WaitingCall) -> Waiting {
         round: call.round,
         age_ms: call.age / MS,
         awaited: call.awaited.iter().map(ToString::to_string).collect(),
+    }
+}
+
+fn transport(used: &kvstore_protocol::TransportUse) -> TransportUse {
+    TransportUse {
+        transport: used.transport.clone(),
+        peers: used.peers.iter().map(ToString::to_string).collect(),
+        count: used.count,
+        others: used.others.clone(),
     }
 }
 

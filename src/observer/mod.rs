@@ -16,7 +16,9 @@ use std::time::{Duration, Instant};
 
 pub(crate) use compose::{PreviousReports, facts, number, view};
 pub use kvstore_protocol::{ProcessCounters, Unit};
-pub use view::{Facts, LATENCY_BOUNDS_US, Latency, Node, Rates, State, View, WaitedFor, Waiting};
+pub use view::{
+    Facts, LATENCY_BOUNDS_US, Latency, Node, Rates, State, TransportUse, View, WaitedFor, Waiting,
+};
 
 use crate::config::{Config, JobConfig};
 use crate::credentials::{Credentials, take_kept};
@@ -126,7 +128,7 @@ impl Observer {
             lease_ms: 10_000,
             grace_ms: 0,
             shm: false,
-            transport: transport::AUTO.into(),
+            transport: "tcp".into(),
             most_connections: 1,
             credentials: Credentials::load(&job)?,
         };

@@ -63,6 +63,15 @@ fn report(age_s: u64, first: u64, waiting: &[(u8, u64, &str)]) -> Vec<u8> {
     put_u32(&mut out, 1);
     put_u32(&mut out, 1);
     put(&mut out, [first + 18, age_s * 900_000]);
+    // Processes of earlier releases report no transports.
+    if first < 1_000_000 {
+        put_u32(&mut out, 1);
+        put_text(&mut out, "tcp");
+        put_text(&mut out, "shm: shm=no");
+        put_u32(&mut out, 20);
+        put_u32(&mut out, 1);
+        out.extend_from_slice(&[SERVER, 1, 0, 0, 0]);
+    }
     sized(&out)
 }
 

@@ -99,6 +99,8 @@ pub struct Facts {
     pub waiting: Vec<Waiting>,
     /// The workers that the rounds of a server waited for, at most 16.
     pub waited_for: Vec<WaitedFor>,
+    /// What carries its frames to its peers.
+    pub transports: Vec<TransportUse>,
 }
 
 fn counters<S: Serializer>(counters: &ProcessCounters, to: S) -> Result<S::Ok, S::Error> {
@@ -164,6 +166,19 @@ pub struct Waiting {
     /// Peers that it waits for, such as `worker 2`; empty when it waits for earlier calls of its own worker.
     #[serde(rename = "for")]
     pub awaited: Vec<String>,
+}
+
+/// What carries the frames of a process to some of its peers.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct TransportUse {
+    /// Name of the transport, such as `shm`.
+    pub transport: String,
+    /// The first 16 of these peers, such as `server 0`.
+    pub peers: Vec<String>,
+    /// Number of these peers.
+    pub count: u32,
+    /// Why preferred transports do not, such as `shm: shm=no`; empty without one.
+    pub others: String,
 }
 
 /// A worker that rounds waited for.

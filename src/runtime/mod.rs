@@ -9,6 +9,7 @@ mod outbox;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
 use std::panic::resume_unwind;
@@ -27,8 +28,10 @@ use crate::log::{DeferredLog, Level, log};
 use crate::panics;
 use crate::sys::sync::{Condvar, Mutex};
 use crate::trace::Tracer;
-use crate::transport::{Inbox, Piece, Transport, who_and_address};
-use kvstore_protocol::{Header, Limits, MS, Machine, Message, Peer, PeerEvent, Scheduler, Time};
+use crate::transport::{Inbox, PeerChoice, Piece, Transport, who_and_address};
+use kvstore_protocol::{
+    Header, Limits, MS, Machine, Message, Peer, PeerEvent, Scheduler, Time, TransportsByAddress,
+};
 
 /// Flush timeout and poll interval at shutdown.
 const LAST_WORDS: Duration = Duration::from_millis(500);
@@ -310,6 +313,7 @@ impl<H: DriverHost> Driver<H> {
     }
 
     fn keep_time(self: &Arc<Self>) {
+        let mut known = 0;
         loop {
             let due = {
                 let mut core = self.core.lock();
@@ -324,7 +328,9 @@ impl<H: DriverHost> Driver<H> {
                 }
                 std::mem::replace(&mut core.wake, Time::MAX)
             };
+            let transports = self.transport.choices(&mut known).map(by_address);
             self.step(|machine, now| {
+                transports.into_iter().for_each(|known| machine.set_transports(known));
                 // 0 stands for at once.
                 if due > 0 {
                     machine.note_delay(now.saturating_sub(due));
@@ -378,6 +384,16 @@ impl<H: DriverHost> Driver<H> {
             }
         }
     }
+}
+
+/// What the transport uses for each peer, for a report.
+fn by_address(choices: BTreeMap<Arc<str>, PeerChoice>) -> TransportsByAddress {
+    let others = |choice: &PeerChoice| {
+        let each = choice.others.iter().map(|(name, reason)| format!("{name}: {reason}"));
+        each.collect::<Vec<_>>().join("; ")
+    };
+    let one = |(to, choice): (_, PeerChoice)| (to, (choice.transport, others(&choice)));
+    choices.into_iter().map(one).collect()
 }
 
 /// The next messages, which one step processes: replies to them are sent before the last message of a

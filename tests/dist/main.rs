@@ -35,5 +35,6 @@ mod rules;
 mod starting;
 mod sums;
 mod tickets;
+mod transports;
 mod updaters;
 mod values;

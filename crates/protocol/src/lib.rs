@@ -200,6 +200,6 @@ pub use server::{Server, ServerAction, ValueRequest};
 pub use table::Table;
 pub use telemetry::{
     CONTENTS, CallKind, Counter, FAULTS, Histogram, ProcessCounters, ProcessStats, ROUNDS,
-    StragglerDelay, TRAFFIC, Unit, WaitingCall,
+    StragglerDelay, TRAFFIC, TransportUse, TransportsByAddress, Unit, WaitingCall,
 };
 pub use worker::{Ended, KeyNameLookup, OpId, PullDependency, Worker, WorkerAction};

@@ -4,7 +4,7 @@ use crate::drops::{DropCount, Handled};
 use crate::job::{DeliveryToken, Failure, Limits, Peer, Role, Time};
 use crate::message::{BadFrame, Book, Message};
 use crate::peers::{OutgoingFrame, OutgoingMessage, PeerEvent};
-use crate::telemetry::ProcessStats;
+use crate::telemetry::{ProcessStats, TransportsByAddress};
 
 /// State machine of one process: a [`Node`](crate::Node), or the [`Scheduler`](crate::Scheduler).
 ///
@@ -62,6 +62,9 @@ pub trait Machine<D> {
     /// Records the delay of a [`tick`](Self::tick) behind its [`wake_at`](Self::wake_at), for the
     /// [`ProcessStats`](crate::ProcessStats) of a node.
     fn note_delay(&mut self, _delay: Time) {}
+
+    /// What carries the frames of this process, for the [`ProcessStats`](crate::ProcessStats) of a node. Optional.
+    fn set_transports(&mut self, _known: TransportsByAddress) {}
 
     /// Traces pushes and values of these rounds, first and last, as [`PeerEvent::Passed`], and compares the clock
     /// with the scheduler's, as [`PeerEvent::Clock`]. The scheduler sends none of them.

@@ -17,7 +17,7 @@ use super::peers::{Incoming, OutgoingFrame, OutgoingMessage, PeerEvent, Peers};
 #[cfg(test)]
 use super::server::Server;
 use super::stream::CONTROL;
-use super::telemetry::{ProcessCounters, ProcessStats};
+use super::telemetry::{ProcessCounters, ProcessStats, TransportsByAddress, transport_uses};
 use super::worker::{OpId, Worker};
 
 /// Interval of clock comparisons while rounds are traced.
@@ -51,6 +51,7 @@ pub struct Node<D, R> {
     delay: Time,
     /// Next clock comparison, while rounds are traced.
     compare_at: Time,
+    transports: TransportsByAddress,
 }
 
 #[expect(private_bounds, reason = "only the worker and the server of this crate are roles")]
@@ -70,6 +71,7 @@ impl<D: Data, R: NodeRole<D>> Node<D, R> {
             leaving: false,
             delay: 0,
             compare_at: Time::MAX,
+            transports: TransportsByAddress::new(),
         }
     }
 
@@ -114,6 +116,7 @@ impl<D: Data, R: NodeRole<D>> Node<D, R> {
         self.part.tell_time(now);
         let counters = ProcessCounters { heartbeat_delay_us: self.delay, ..self.net.traffic() };
         let mut facts = ProcessStats { age: now, counters, ..ProcessStats::default() };
+        facts.transports = transport_uses(&self.transports, self.net.addresses());
         self.part.report(&mut facts);
         facts
     }
@@ -341,6 +344,10 @@ impl<D: Data, R: NodeRole<D>> Machine<D> for Node<D, R> {
 
     fn limits(&self) -> &Limits {
         &self.net.limits
+    }
+
+    fn set_transports(&mut self, known: TransportsByAddress) {
+        self.transports = known;
     }
 
     fn linked(&self, peer: Peer) -> Option<(&str, u64)> {

@@ -223,6 +223,11 @@ impl<D: Data> Peers<D> {
         self.lines.get(&peer).map(|line| (&*line.address, line.link.incarnation()))
     }
 
+    /// The peers that have a link, and their addresses.
+    pub(super) fn addresses(&self) -> impl Iterator<Item = (Peer, &str)> {
+        self.lines.iter().map(|(peer, line)| (*peer, &*line.address))
+    }
+
     /// When the link to a peer was made.
     pub(super) fn linked_since(&self, peer: Peer) -> Option<Time> {
         self.lines.get(&peer).map(|line| line.link.since())

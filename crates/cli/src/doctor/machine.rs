@@ -31,6 +31,17 @@ pub(crate) fn files(case: &mut DoctorContext) -> CheckResult {
     Err(bad(format!("{soft} open files are allowed, about {needed} are needed"), todo))
 }
 
+/// What could carry the frames of the process, and why the rest could not.
+pub(crate) fn transports(case: &mut DoctorContext) -> CheckResult {
+    let all = kvstore::examine_transports(&case.config);
+    let all = all.map_err(|error| skipped(error.message()))?;
+    let line = |(name, state): (&str, Result<String, String>)| match state {
+        Ok(text) => format!("{name}: {text}"),
+        Err(reason) => format!("{name}: not used: {reason}"),
+    };
+    Ok(all.into_iter().map(line).collect::<Vec<_>>().join("\n      "))
+}
+
 /// Whether there is room in /dev/shm. The library's own shared memory has no name there, but counts
 /// as memory; data loaders and other libraries of a training do use it.
 pub(crate) fn shared_memory(_: &mut DoctorContext) -> CheckResult {

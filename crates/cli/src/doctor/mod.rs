@@ -61,6 +61,7 @@ const CHECKS: &[(&str, Check)] = &[
     ("port", network::port),
     ("open files", machine::files),
     ("shared memory", machine::shared_memory),
+    ("transports", machine::transports),
     ("GPU driver", gpu::driver),
     ("GPUs", gpu::gpus),
     ("GPU access", gpu::peers),

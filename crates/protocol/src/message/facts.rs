@@ -5,8 +5,8 @@ use super::fields::{Field, FieldReader, put_cut_text, put_list, put_sized, recor
 use super::terms::Terms;
 use crate::job::{JobTerms, Peer, Time};
 use crate::telemetry::{
-    BUCKETS, CallKind, Histogram, MOST_NAME, MOST_PEERS, MOST_WAITING, ProcessCounters,
-    ProcessStats, StragglerDelay, WaitingCall,
+    BUCKETS, CallKind, Histogram, MOST_NAME, MOST_PEERS, MOST_REASON, MOST_TRANSPORTS,
+    MOST_WAITING, ProcessCounters, ProcessStats, StragglerDelay, TransportUse, WaitingCall,
 };
 
 /// Maximum bytes of a report; the scheduler drops a longer one.
@@ -71,6 +71,7 @@ impl Field for ProcessStats {
         let waiting = first(&self.waiting, MOST_WAITING).iter().cloned().map(Some);
         waiting.collect::<Vec<_>>().put(out);
         put_list(out, first(&self.late, MOST_PEERS));
+        put_list(out, first(&self.transports, MOST_TRANSPORTS));
     }
 
     fn take(from: &mut FieldReader) -> Option<Self> {
@@ -83,8 +84,12 @@ impl Field for ProcessStats {
             pending: from.u64()?,
             waiting: Vec::<Option<WaitingCall>>::take(from)?.into_iter().flatten().collect(),
             late: Field::take(from)?,
+            // A process without this field sends none.
+            transports: if from.is_at_end() { Vec::new() } else { Field::take(from)? },
         };
-        let fits = facts.waiting.len() <= MOST_WAITING && facts.late.len() <= MOST_PEERS;
+        let fits = facts.waiting.len() <= MOST_WAITING
+            && facts.late.len() <= MOST_PEERS
+            && facts.transports.len() <= MOST_TRANSPORTS;
         fits.then_some(facts)
     }
 }
@@ -118,6 +123,26 @@ impl Field for WaitingCall {
         let (name, awaited) = <(String, Vec<Peer>)>::take(from)?;
         let fits = name.len() <= MOST_NAME && awaited.len() <= MOST_PEERS;
         fits.then_some(Self { call, started, key, name, round, age, awaited })
+    }
+}
+
+impl Field for TransportUse {
+    const LEAST: usize = 12;
+
+    fn put(&self, out: &mut Vec<u8>) {
+        put_cut_text(out, &self.transport, MOST_NAME);
+        put_cut_text(out, &self.others, MOST_REASON);
+        self.count.put(out);
+        put_list(out, first(&self.peers, MOST_PEERS));
+    }
+
+    fn take(from: &mut FieldReader) -> Option<Self> {
+        let (transport, others, count) = (from.text()?, from.text()?, from.u32()?);
+        let peers: Vec<Peer> = Field::take(from)?;
+        let fits = transport.len() <= MOST_NAME
+            && others.len() <= MOST_REASON
+            && peers.len() <= MOST_PEERS;
+        fits.then_some(Self { transport, others, count, peers })
     }
 }
 

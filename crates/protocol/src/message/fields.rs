@@ -83,6 +83,11 @@ impl<'a> FieldReader<'a> {
         self.bytes(len).map(Self::new)
     }
 
+    /// Whether nothing is left.
+    pub(super) fn is_at_end(&self) -> bool {
+        self.rest.is_empty()
+    }
+
     /// The end of the bytes: more of them are refused.
     pub(super) fn end(self) -> Option<()> {
         self.rest.is_empty().then_some(())

@@ -11,8 +11,8 @@ use crate::job::LONGEST_MS;
 use crate::job::{Failure, Limits, MS, Peer, Reason, Role, naming};
 use crate::sim::{Bytes, Random, limits, read_frame, with_fields, write_frame};
 use crate::telemetry::{
-    BUCKETS, CallKind, MOST_NAME, MOST_PEERS, MOST_WAITING, ProcessCounters, ProcessStats,
-    StragglerDelay, WaitingCall,
+    BUCKETS, CallKind, MOST_NAME, MOST_PEERS, MOST_REASON, MOST_TRANSPORTS, MOST_WAITING,
+    ProcessCounters, ProcessStats, StragglerDelay, TransportUse, WaitingCall,
 };
 use crate::testing::parse;
 
@@ -305,6 +305,16 @@ fn any_facts(random: &mut Random, full: bool) -> ProcessStats {
     let count = most(random, MOST_PEERS);
     facts.late =
         (0..count).map(|_| StragglerDelay { rank: 3, rounds: random.next(), time: 5 }).collect();
+    let count = most(random, MOST_TRANSPORTS);
+    for _ in 0..count {
+        let peers = most(random, MOST_PEERS);
+        facts.transports.push(TransportUse {
+            transport: "t".repeat(if full { MOST_NAME } else { 3 }),
+            others: "o".repeat(if full { MOST_REASON } else { 9 }),
+            count: u32::try_from(random.below(1 << 20)).unwrap(),
+            peers: (0..peers).map(|rank| Peer::server(u32::try_from(rank).unwrap())).collect(),
+        });
+    }
     facts
 }
 
@@ -341,6 +351,8 @@ fn the_longest_report_is_short_enough_to_be_kept() {
     more.waiting.push(more.waiting[0].clone());
     more.waiting[0].name += "m";
     more.late.push(more.late[0]);
+    more.transports.push(more.transports[0].clone());
+    more.transports[0].others += "m";
     assert_eq!(ProcessStats::decode(&more.encode()), Some(facts));
 }
 
@@ -358,6 +370,8 @@ fn the_counters_of_a_report_have_numbers_and_those_of_a_later_release_are_skippe
     let expected =
         ProcessCounters { rounds: 3, held_bytes: 15, bytes_in: 4, ..ProcessCounters::default() };
     assert_eq!((facts.age, facts.counters), (1, expected));
+    // A process that has no list of transports sends none.
+    assert_eq!(facts.transports, []);
     assert_eq!(ProcessStats::decode(&facts.encode()), Some(facts));
     let numbers: Vec<_> = ProcessCounters::table().map(|counter| counter.number).collect();
     let mut unique = numbers.clone();

@@ -10,12 +10,18 @@ pub use counters::{CONTENTS, Counter, FAULTS, ProcessCounters, ROUNDS, TRAFFIC, 
 pub(crate) use histogram::BUCKETS;
 pub use histogram::Histogram;
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
 use super::job::{Peer, Time};
 
 /// Maximum waiting calls in one report, the oldest ones.
 pub(crate) const MOST_WAITING: usize = 16;
 /// Maximum peers that a reported call waits for, and maximum late workers in the report of a server.
 pub(crate) const MOST_PEERS: usize = 16;
+/// Maximum transports in one report, and bytes of the reasons against others.
+pub(crate) const MOST_TRANSPORTS: usize = 6;
+pub(crate) const MOST_REASON: usize = 200;
 /// Maximum bytes of a key's name.
 pub(crate) const MOST_NAME: usize = 64;
 
@@ -128,4 +134,45 @@ pub struct ProcessStats {
     pub waiting: Vec<WaitingCall>,
     /// Server: the latest workers, by time, at most 16.
     pub late: Vec<StragglerDelay>,
+    /// What carries the frames to the peers, at most 6.
+    pub transports: Vec<TransportUse>,
+}
+
+/// What carries the frames of a process to some of its peers.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct TransportUse {
+    /// Name of the transport.
+    pub transport: String,
+    /// Why preferred transports do not, such as `shm: shm=no`; cut to 200 bytes.
+    pub others: String,
+    /// Number of these peers.
+    pub count: u32,
+    /// The first of them, at most 16.
+    pub peers: Vec<Peer>,
+}
+
+/// By the address of a peer: the transport that carries frames to it, and why preferred ones do not.
+pub type TransportsByAddress = BTreeMap<Arc<str>, (&'static str, String)>;
+
+/// The transports to these peers, one entry for all peers with an equal one.
+pub(crate) fn transport_uses<'a>(
+    known: &TransportsByAddress,
+    peers: impl Iterator<Item = (Peer, &'a str)>,
+) -> Vec<TransportUse> {
+    let mut uses: BTreeMap<&(&'static str, String), (u32, Vec<Peer>)> = BTreeMap::new();
+    for (peer, address) in peers {
+        let Some(transport) = known.get(address) else { continue };
+        let (count, first) = uses.entry(transport).or_default();
+        *count += 1;
+        if first.len() < MOST_PEERS {
+            first.push(peer);
+        }
+    }
+    let one = |((transport, others), (count, peers)): (&(&str, String), _)| TransportUse {
+        transport: (*transport).into(),
+        others: others.clone(),
+        count,
+        peers,
+    };
+    uses.into_iter().take(MOST_TRANSPORTS).map(one).collect()
 }

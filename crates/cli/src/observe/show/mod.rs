@@ -3,5 +3,6 @@
 
 pub(crate) mod cells;
 pub(crate) mod table;
+pub(crate) mod transports;
 pub(crate) mod units;
 pub(crate) mod waits;

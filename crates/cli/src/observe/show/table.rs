@@ -5,7 +5,7 @@ use std::fmt::Write;
 use kvstore::View;
 
 use super::cells::{Column, WIDE_ENOUGH, fitting, name, number};
-use super::{units, waits};
+use super::{transports, units, waits};
 
 /// One line about the job as a whole.
 pub(crate) fn headline(view: &View) -> String {
@@ -74,6 +74,9 @@ pub(crate) fn table(view: &View) -> String {
     if let Some((name, held, limit)) = fullest(view) {
         let (held, limit) = (units::bytes(number(held)), units::bytes(number(limit)));
         let _ = write!(text, "\n{name} holds {held} of {limit}");
+    }
+    for line in transports::lines(view) {
+        let _ = write!(text, "\n{line}");
     }
     text.push('\n');
     text

@@ -12,7 +12,7 @@ use ratatui::widgets::{Block, Borders, Paragraph, Row, Table, Widget};
 
 use crate::observe::show::cells::{self, Column, is_slowest, number};
 use crate::observe::show::waits::{self, Wait};
-use crate::observe::show::{table, units};
+use crate::observe::show::{table, transports, units};
 
 /// Lines for calls that wait, at most.
 const MOST_WAITS: usize = 8;
@@ -159,6 +159,14 @@ impl Screen {
         Paragraph::new(lines).render(area, to);
     }
 
+    /// The transports between workers and servers.
+    fn over(&self) -> String {
+        match transports::names(&self.view) {
+            names if names.is_empty() => names,
+            names => format!(" over {names}"),
+        }
+    }
+
     /// Throughput of the servers, and the memory use of the fullest one.
     fn totals(&self, bar: usize) -> Line<'static> {
         let servers = self.view.nodes.iter().filter(|node| node.role == "server");
@@ -167,9 +175,10 @@ impl Screen {
             (sum.0 + rates.bytes_in_per_s, sum.1 + rates.bytes_out_per_s)
         });
         let through = format!(
-            " servers: in {}/s, out {}/s  ",
+            " servers: in {}/s, out {}/s{}  ",
             units::bytes(bytes_in),
-            units::bytes(bytes_out)
+            units::bytes(bytes_out),
+            self.over()
         );
         let Some((name, held, limit)) = table::fullest(&self.view) else {
             return Line::raw(through);
