@@ -61,6 +61,7 @@ functions! {
     receive = c"ucp_am_recv_data_nbx"
         (Handle, *mut c_void, *mut u8, usize, *const RequestParameters) -> Handle;
     release = c"ucp_am_data_release" (Handle, *mut c_void);
+    request_status = c"ucp_request_check_status" (Handle) -> i32;
     request_free = c"ucp_request_free" (Handle);
 }
 

@@ -11,7 +11,7 @@ use std::ffi::{CStr, CString, c_void};
 use std::os::fd::RawFd;
 use std::ptr::{NonNull, null, null_mut};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
@@ -21,6 +21,7 @@ use super::library::{
     error_of, keeping_signal_handlers, words,
 };
 use super::link::Link;
+use crate::log::{Level, log};
 use crate::transport::send_buffer::PooledBuffer;
 
 /// Bytes of the header of an active message.
@@ -31,6 +32,8 @@ const MOST_BYTES: usize = 1 << 30;
 const MESSAGE: u32 = 1;
 /// Calls of progress in sequence, while each does something.
 const MOST_ROUNDS: usize = 8;
+/// Timeout for all endpoints of a worker to be closed.
+const CLOSE: Duration = Duration::from_millis(300);
 /// Spare receive buffers, and their maximum size in bytes.
 const MOST_SPARE: usize = 16;
 const MOST_KEPT: usize = 4 << 20;
@@ -55,9 +58,7 @@ mod bits {
     pub(super) const CALLBACK: u32 = 1 << 1;
     pub(super) const USER_DATA: u32 = 1 << 2;
     pub(super) const DATATYPE: u32 = 1 << 3;
-    pub(super) const FLAGS: u32 = 1 << 4;
     pub(super) const MEMORY_TYPE: u32 = 1 << 6;
-    pub(super) const FORCE: u32 = 1;
     /// Bytes in one place, and in several.
     pub(super) const CONTIGUOUS: u64 = 1 << 3;
     pub(super) const SLICES: u64 = 2;
@@ -69,7 +70,6 @@ pub(super) struct Endpoint {
     handle: Handle,
     /// Different from that of all other endpoints of the worker.
     pub(super) number: u64,
-    reports_errors: bool,
 }
 
 // SAFETY: a handle of a worker whose owner lets one thread at a time use it.
@@ -166,6 +166,8 @@ pub(super) struct Worker {
     events: NonNull<UnsafeCell<Events>>,
     endpoints: Vec<Endpoint>,
     marks: Vec<NonNull<Mark>>,
+    /// Requests of endpoints that are being closed.
+    closing: Vec<Handle>,
     arrivals: VecDeque<Arrival>,
     /// Memory of a list of what callbacks have noted.
     arrived: Vec<Noted>,
@@ -224,6 +226,7 @@ impl Worker {
             events,
             endpoints: Vec::new(),
             marks: Vec::new(),
+            closing: Vec::new(),
             arrivals: VecDeque::new(),
             arrived: Vec::new(),
             sends: Vec::new(),
@@ -314,35 +317,47 @@ impl Worker {
             (status, handle)
         };
         let (mut status, mut handle) = create(&parameters);
-        let reports_errors = status == OK;
-        if !reports_errors {
+        if status != OK {
             // Some transports of UCX, such as its shared memory, report no errors.
             parameters.error_mode = 0;
             (status, handle) = create(&parameters);
         }
         check(status, "ucp_ep_create")?;
-        let endpoint = Endpoint { handle, number, reports_errors };
+        let endpoint = Endpoint { handle, number };
         self.endpoints.push(endpoint);
         Ok(endpoint)
     }
 
-    /// Closes an endpoint, without waiting for what was sent.
+    /// Closes an endpoint behind what was sent to it; `progress` completes that.
+    ///
+    /// Never by force: a forced close while the peer still connects ends the process by an assertion in UCX 1.13.
     pub(super) fn disconnect(&mut self, endpoint: Endpoint) {
         let Some(at) = self.endpoints.iter().position(|it| it.number == endpoint.number) else {
             return;
         };
         self.endpoints.swap_remove(at);
-        let flags = if endpoint.reports_errors { bits::FORCE } else { 0 };
-        let parameters = RequestParameters { mask: bits::FLAGS, flags, ..EMPTY };
+        let parameters = EMPTY;
         // SAFETY: an open endpoint, which is not used any more.
         let closing = unsafe {
             (self.library.functions.endpoint_close)(endpoint.handle, &raw const parameters)
         };
         if !closing.is_null() && error_of(closing).is_none() {
-            // SAFETY: the request of the call; the library frees it when it is complete.
-            unsafe { (self.library.functions.request_free)(closing) };
+            self.closing.push(closing);
         }
-        self.settle();
+    }
+
+    /// Frees the requests of endpoints that are closed now.
+    fn finish_closing(&mut self) {
+        let functions = &self.library.functions;
+        self.closing.retain(|request| {
+            // SAFETY: a request that was not freed.
+            let is_open = unsafe { (functions.request_status)(*request) } == IN_PROGRESS;
+            if !is_open {
+                // SAFETY: it is complete, and not used any more.
+                unsafe { (functions.request_free)(*request) };
+            }
+            is_open
+        });
     }
 
     /// Sends the header alone.
@@ -469,6 +484,7 @@ impl Worker {
                 break;
             }
         }
+        self.finish_closing();
         is_busy
     }
 
@@ -609,9 +625,17 @@ impl Drop for Worker {
         while let Some(endpoint) = self.endpoints.last().copied() {
             self.disconnect(endpoint);
         }
-        self.progress();
+        let end = Instant::now() + CLOSE;
+        while !self.closing.is_empty() && Instant::now() < end {
+            self.progress();
+            std::thread::yield_now();
+        }
         while let Some(arrival) = self.arrivals.pop_front() {
             self.release(arrival);
+        }
+        if !self.closing.is_empty() {
+            // A peer takes nothing, as when it is stopped. The library may still use all of this.
+            return log(Level::Debug, || "a worker of UCX was not closed in time".into());
         }
         let functions = &self.library.functions;
         // SAFETY: an open worker without endpoints, and its context; neither is used any more. What is left of
