@@ -32,7 +32,7 @@ use library::Library;
 use link::Link;
 use offer::UcxOffer;
 use peers::{Deliveries, UcxPeers};
-use worker::Worker;
+use worker::UcxWorker;
 
 pub(super) const ROW: TransportRow =
     TransportRow { name: "ucx", carrier: Carrier::Offered { kind: 16, probe, open } };
@@ -80,7 +80,7 @@ struct Shared {
 impl UcxTransport {
     /// Opens a worker, with these settings of UCX beside those of its environment variables.
     fn start(inbox: &Arc<dyn Inbox>, settings: &[(&str, &str)]) -> Result<Self, String> {
-        let worker = Worker::open(Library::open()?, settings)?;
+        let worker = UcxWorker::open(Library::open()?, settings)?;
         let shared = Arc::new(Shared {
             inbox: Arc::clone(inbox),
             efd: worker.efd(),

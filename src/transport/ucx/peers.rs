@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::link::Link;
 use super::offer::{Secret, UcxMessage, UcxOffer, new_secret};
-use super::worker::{Arrival, Endpoint, Worker};
+use super::worker::{Arrival, Endpoint, UcxWorker};
 use crate::log::{Level, log};
 use crate::transport::send_buffer::SendMemory;
 use crate::transport::{SendBuffer, who_and_address};
@@ -16,7 +16,7 @@ const LAST_WORDS: Duration = Duration::from_millis(5);
 
 pub(super) struct UcxPeers {
     /// None after the end.
-    worker: Option<Worker>,
+    worker: Option<UcxWorker>,
     /// By address.
     peers: HashMap<String, UcxPeer>,
     /// Whose messages have a secret: the sender, as in [`crate::transport::Inbox::arrived`].
@@ -56,7 +56,7 @@ pub(super) struct Deliveries {
 }
 
 impl UcxPeers {
-    pub(super) fn new(worker: Worker) -> Self {
+    pub(super) fn new(worker: UcxWorker) -> Self {
         Self {
             worker: Some(worker),
             peers: HashMap::new(),
@@ -123,7 +123,7 @@ impl UcxPeers {
 
     /// Ends the sleep of the thread.
     pub(super) fn signal(&self) {
-        self.worker.iter().for_each(Worker::signal);
+        self.worker.iter().for_each(UcxWorker::signal);
     }
 
     /// Sends a buffer to a peer.
@@ -181,7 +181,7 @@ impl UcxPeers {
             }
             is_busy = true;
         }
-        while let Some(arrival) = self.worker.as_mut().and_then(Worker::take_arrival) {
+        while let Some(arrival) = self.worker.as_mut().and_then(UcxWorker::take_arrival) {
             self.take(arrival, deliveries);
             is_busy = true;
         }
@@ -259,7 +259,7 @@ impl UcxPeers {
 
     /// Prepares the sleep of the thread; false if there is something to do.
     pub(super) fn arm(&mut self) -> bool {
-        self.is_asleep = self.worker.as_mut().is_some_and(Worker::arm);
+        self.is_asleep = self.worker.as_mut().is_some_and(UcxWorker::arm);
         self.is_asleep
     }
 
@@ -273,11 +273,11 @@ impl UcxPeers {
     /// Messages that no admitted peer has sent.
     #[cfg(test)]
     pub(super) fn dropped(&self) -> u64 {
-        self.dropped + self.worker.as_ref().map_or(0, Worker::foreign)
+        self.dropped + self.worker.as_ref().map_or(0, UcxWorker::foreign)
     }
 
     #[cfg(test)]
-    pub(super) fn worker(&mut self) -> &mut Worker {
+    pub(super) fn worker(&mut self) -> &mut UcxWorker {
         self.worker.as_mut().unwrap()
     }
 }

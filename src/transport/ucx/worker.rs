@@ -125,7 +125,7 @@ struct ReceiveOperation {
     len: usize,
 }
 
-/// An active message that has arrived. It goes back to [`Worker::release`].
+/// An active message that has arrived. It goes back to [`UcxWorker::release`].
 pub(super) struct Arrival {
     pub(super) header: [u8; HEADER],
     data: ArrivalData,
@@ -157,7 +157,7 @@ impl Arrival {
     }
 }
 
-pub(super) struct Worker {
+pub(super) struct UcxWorker {
     library: &'static Library,
     context: Handle,
     worker: Handle,
@@ -180,14 +180,14 @@ pub(super) struct Worker {
 }
 
 // SAFETY: its handles may be used by any thread, one at a time, as it was created in the mode for that.
-unsafe impl Send for Worker {}
+unsafe impl Send for UcxWorker {}
 
 /// Fails with the name of a function.
 fn check(status: i32, function: &str) -> Result<(), String> {
     if status == OK { Ok(()) } else { Err(format!("{function}: {}", words(status))) }
 }
 
-impl Worker {
+impl UcxWorker {
     /// A worker, with these settings of the library beside those of its environment variables.
     pub(super) fn open(
         library: &'static Library,
@@ -620,7 +620,7 @@ impl Worker {
     }
 }
 
-impl Drop for Worker {
+impl Drop for UcxWorker {
     fn drop(&mut self) {
         while let Some(endpoint) = self.endpoints.last().copied() {
             self.disconnect(endpoint);
