@@ -254,7 +254,7 @@ impl<D: Data> Peers<D> {
     pub(super) fn post(&mut self, letter: OutgoingMessage<D>) {
         if let Some(line) = self.lines.get_mut(&letter.to) {
             #[cfg(feature = "wire-next")]
-            line.link.queue(super::message::next::message(), letter.priority, None);
+            line.link.queue(super::message::next_message(), letter.priority, None);
             line.link.queue(letter.message, letter.priority, letter.token);
         }
     }
@@ -276,7 +276,7 @@ impl<D: Data> Peers<D> {
         stamp(&mut message.head, self.me, self.incarnation, self.epoch, job);
         #[cfg(feature = "wire-next")]
         {
-            let Message { head, body } = super::message::next::message();
+            let Message { head, body } = super::message::next_message();
             let head = Header { kind: head.kind, ..message.head.clone() };
             let message = Message { head, body };
             self.frames.push(OutgoingFrame { to: to.into(), message, backlog: None });
@@ -357,7 +357,9 @@ impl<D: Data> Peers<D> {
     /// Counts a message without an effect, and reports it.
     pub(super) fn note_drop(&mut self, peer: Peer, kind: MessageKind, why: DropReason) {
         #[cfg(feature = "wire-next")]
-        if kind == super::message::next::KIND && why == DropReason::UnknownKind {
+        if kind == MessageKind::Unknown(super::message::next::KIND)
+            && why == DropReason::UnknownKind
+        {
             return;
         }
         *self.ignored.entry((kind, why)).or_default() += 1;

@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
-use super::extensions::{self, MOST_EXTENSIONS};
 use super::fields::FieldReader;
+use super::header::extensions::{self, MOST_EXTENSIONS};
 use super::header::{BadFrame, Cursor, Header, MessageKind};
 use super::{Body, Message};
 use crate::job::Data;

@@ -1,9 +1,11 @@
 //! The frame (also: packet): a fixed header, extension fields, the payload; two checksums.
 
+pub(super) mod extensions;
+
 use super::body::SliceName;
-use super::extensions::{self, MOST_EXTENSIONS};
 use super::fields::FieldReader;
 use crate::job::{Peer, Role};
+use extensions::MOST_EXTENSIONS;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"KVST");
 /// Version of the protocol; frames of another version are no frames of this one.

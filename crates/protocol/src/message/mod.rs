@@ -2,7 +2,6 @@
 
 mod body;
 mod bundle;
-mod extensions;
 mod facts;
 mod fields;
 mod header;
@@ -22,7 +21,6 @@ pub(crate) use body::{Book, Decision, FEATURES, Hello, Proposal, Standing, faile
 pub use body::{KeySpec, MemberState, Placement, SliceName};
 pub use bundle::{BundleEntry, BundleParts, read_table, write_parts};
 pub(crate) use bundle::{MOST_BYTES, MOST_PARTS};
-pub use extensions::MOST_EXTENSIONS;
 pub(crate) use facts::echo_of;
 pub use facts::{JobView, Look, MemberReport, is_echo};
 pub(crate) use fields::Field;
@@ -30,6 +28,7 @@ pub(crate) use fields::Field;
 pub(crate) use header::decode;
 #[cfg(any(fuzzing, test, feature = "testing"))]
 pub use header::encode;
+pub use header::extensions::MOST_EXTENSIONS;
 pub use header::{
     BadFrame, HEADER, Header, MessageKind, PartialFrame, VERSION, VerifiedFrame, copy, write,
     write_front,
@@ -107,4 +106,10 @@ impl<D> Message<D> {
     pub fn fields(&self) -> &[u8] {
         self.body.fields()
     }
+}
+
+/// A message of the kind that builds with `wire-next` have, which has no effect.
+#[cfg(feature = "wire-next")]
+pub(crate) fn next_message<D>() -> Message<D> {
+    Message::new(MessageKind::Unknown(next::KIND), b"next".to_vec())
 }

@@ -4,8 +4,10 @@
 //! A field is its number (1 byte), the length of its value (1 byte), and the value. A field of value 0 is left
 //! out, so a message that uses none has no bytes of fields.
 
-use super::fields::FieldReader;
-use super::header::{BadFrame, Header};
+use super::{BadFrame, Header};
+use crate::message::fields::FieldReader;
+#[cfg(feature = "wire-next")]
+use crate::message::next;
 
 /// Maximum bytes of the extension fields of one message: receivers read them to their stack.
 pub const MOST_EXTENSIONS: usize = 256;
@@ -17,7 +19,7 @@ const FIELD: usize = FRONT + 8;
 /// The fields of this release: numbers and values. It has none; builds for tests have one.
 fn known(head: &Header) -> impl Iterator<Item = (u8, u64)> + use<> {
     #[cfg(feature = "wire-next")]
-    let all = [(super::next::FIELD, head.next)];
+    let all = [(next::FIELD, head.next)];
     #[cfg(not(feature = "wire-next"))]
     let (all, _) = ([], head);
     all.into_iter().filter(|(_, value)| *value != 0)
@@ -26,7 +28,7 @@ fn known(head: &Header) -> impl Iterator<Item = (u8, u64)> + use<> {
 /// Sets a field that this release knows; false if it does not.
 fn set(head: &mut Header, number: u8, value: &[u8]) -> bool {
     #[cfg(feature = "wire-next")]
-    if let (super::next::FIELD, Ok(value)) = (number, value.try_into()) {
+    if let (next::FIELD, Ok(value)) = (number, value.try_into()) {
         head.next = u64::from_le_bytes(value);
         return true;
     }
@@ -35,12 +37,12 @@ fn set(head: &mut Header, number: u8, value: &[u8]) -> bool {
 }
 
 /// Bytes of the extension fields of a message.
-pub(super) fn len(head: &Header) -> usize {
+pub(in crate::message) fn len(head: &Header) -> usize {
     known(head).count() * FIELD
 }
 
 /// Writes the extension fields of a message to `out`, of the length that [`len`] gives.
-pub(super) fn write(head: &Header, out: &mut [u8]) {
+pub(in crate::message) fn write(head: &Header, out: &mut [u8]) {
     for ((number, value), place) in known(head).zip(out.chunks_exact_mut(FIELD)) {
         place[..FRONT].copy_from_slice(&[number, 8]);
         place[FRONT..].copy_from_slice(&value.to_le_bytes());
@@ -48,7 +50,7 @@ pub(super) fn write(head: &Header, out: &mut [u8]) {
 }
 
 /// Removes the extension fields of a header, which are those of its bundle.
-pub(super) fn clear(head: &mut Header) {
+pub(in crate::message) fn clear(head: &mut Header) {
     head.skipped = 0;
     #[cfg(feature = "wire-next")]
     {
@@ -60,7 +62,7 @@ pub(super) fn clear(head: &mut Header) {
 ///
 /// # Errors
 /// A field ends behind the last byte.
-pub(super) fn read(head: &mut Header, bytes: &[u8]) -> Result<(), BadFrame> {
+pub(in crate::message) fn read(head: &mut Header, bytes: &[u8]) -> Result<(), BadFrame> {
     let cut = BadFrame::Extensions(u16::try_from(bytes.len()).unwrap_or(u16::MAX));
     let (mut from, mut left) = (FieldReader::new(bytes), bytes.len());
     while left > 0 {
