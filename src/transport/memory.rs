@@ -109,9 +109,10 @@ fn deliver(inbox: &dyn Inbox, from: &str, parcel: SendBuffer) {
     inbox.arrived(from, bytes.len(), &mut bytes.chunks(bytes.len() / 3 + 1).map(Piece::from));
 }
 
+type AcceptedOffers = HashMap<u64, (Arc<dyn Inbox>, String)>;
+
 /// The receivers of this process that have accepted offers, by the number in the offer, with the sender.
-static ACCEPTED: LazyLock<Mutex<HashMap<u64, (Arc<dyn Inbox>, String)>>> =
-    LazyLock::new(Mutex::default);
+static ACCEPTED: LazyLock<Mutex<AcceptedOffers>> = LazyLock::new(Mutex::default);
 static OFFERS: AtomicU64 = AtomicU64::new(0);
 
 /// A transport of the table.
@@ -130,6 +131,7 @@ fn probe(choice: &TransportChoice<'_>) -> Result<String, String> {
     if choice.transport == ROW.name { Ok(String::new()) } else { Err("it is for tests".into()) }
 }
 
+#[allow(clippy::unnecessary_wraps, reason = "other transports may fail")]
 fn open(_: &TransportConfig, inbox: &Arc<dyn Inbox>) -> Result<Arc<dyn PeerTransport>, String> {
     Ok(Arc::new(MemoryTransport { inbox: Arc::clone(inbox) }))
 }

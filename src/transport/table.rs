@@ -104,7 +104,12 @@ impl Transports {
         if self.choices.lock().remove(address).is_some() {
             self.version.fetch_add(1, Ordering::Release);
         }
-        self.used().fold(false, |reports, transport| transport.end(address, !reports) || reports)
+        let mut reports = false;
+        for transport in self.used() {
+            // One report is enough.
+            reports |= transport.end(address, !reports);
+        }
+        reports
     }
 
     pub(super) fn finish(&self) {

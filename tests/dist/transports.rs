@@ -9,7 +9,7 @@ use super::job::Job;
 const ELEMENTS: usize = 300_000;
 
 /// What the worker of a job reports about its server, once that is `expected`.
-fn used(job: Job, expected: &'static str) -> TransportUse {
+fn used(job: &Job, expected: &'static str) -> TransportUse {
     let others = job.start(|_| {});
     let store = job.open(0, &others.root).unwrap();
     store.init(1u64, &vec![0.0f32; ELEMENTS]).unwrap();
@@ -26,9 +26,9 @@ fn used(job: Job, expected: &'static str) -> TransportUse {
         let view = observer.look(Duration::from_secs(5)).unwrap();
         let worker = view.nodes.iter().find(|node| node.role == "worker").unwrap();
         let uses = worker.facts.iter().flat_map(|facts| &facts.transports);
-        let to_server = uses.cloned().find(|used| used.peers.iter().any(|it| it == "server 0"));
+        let to_server = uses.clone().find(|used| used.peers.iter().any(|it| it == "server 0"));
         match to_server {
-            Some(used) if used.transport == expected => break used,
+            Some(used) if used.transport == expected => break used.clone(),
             other => assert!(Instant::now() < end, "{expected} is expected: {other:?}"),
         }
         std::thread::sleep(Duration::from_millis(50));
@@ -41,13 +41,13 @@ fn used(job: Job, expected: &'static str) -> TransportUse {
 #[test]
 fn a_job_uses_the_transport_of_its_option_and_says_why_no_other() {
     let job = |transport: &str| Job::new(1, 1).with("shm", "yes").with("transport", transport);
-    assert_eq!(used(job("auto"), "shm").others, "");
-    assert_eq!(used(job("shm"), "shm").others, "");
-    let tcp = used(job("tcp"), "tcp");
+    assert_eq!(used(&job("auto"), "shm").others, "");
+    assert_eq!(used(&job("shm"), "shm").others, "");
+    let tcp = used(&job("tcp"), "tcp");
     assert!(tcp.others.contains("shm: transport=tcp"), "{tcp:?}");
     // A test run may let a network count as a fabric.
     let far = if std::env::var_os("KV_TEST_FABRICS").is_some() { "ucx" } else { "tcp" };
-    let next = used(job("auto").with("shm", "no"), far);
+    let next = used(&job("auto").with("shm", "no"), far);
     assert!(next.others.contains("shm: shm=no"), "{next:?}");
 }
 
@@ -61,14 +61,14 @@ fn a_job_with_ucx_uses_it_where_the_library_is_and_the_connection_elsewhere() {
     match &all[1].1 {
         Ok(version) => {
             assert!(version.starts_with("UCX 1."), "{version}");
-            let ucx = used(job.clone(), "ucx");
+            let ucx = used(&job, "ucx");
             assert_eq!(ucx.others, "shm: transport=ucx");
         }
         Err(reason) => {
             println!("not tested: {reason}");
-            assert!(used(job.clone(), "tcp").others.contains(reason.as_str()));
+            assert!(used(&job, "tcp").others.contains(reason.as_str()));
         }
     }
-    let sealed = used(job.with("token", "0123456789abcdef0123456789abcdef"), "tcp");
+    let sealed = used(&job.with("token", "0123456789abcdef0123456789abcdef"), "tcp");
     assert!(sealed.others.contains("not encrypted"), "{sealed:?}");
 }

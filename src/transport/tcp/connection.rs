@@ -285,7 +285,7 @@ impl WriteHalf {
         let sent = self.try_send(connection, &head, own.as_ref(), lent)?;
         if sent < HEAD + len {
             self.begin(connection);
-            self.owe(sent, &head, Bytes::from_owner(own), lent);
+            self.owe(sent, &head, &Bytes::from_owner(own), lent);
         }
         Ok(())
     }
@@ -322,7 +322,7 @@ impl WriteHalf {
     }
 
     /// Keeps a message behind its first `sent` bytes.
-    fn owe(&mut self, mut sent: usize, head: &[u8], own: Bytes, lent: &[(usize, Bytes)]) {
+    fn owe(&mut self, mut sent: usize, head: &[u8], own: &Bytes, lent: &[(usize, Bytes)]) {
         let mut keep = |part: Bytes| {
             let skip = sent.min(part.len());
             sent -= skip;

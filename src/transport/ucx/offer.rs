@@ -88,7 +88,10 @@ mod tests {
         }
         assert_eq!(UcxOffer::decode(&[&[2], &bytes[1..]].concat()), None);
         assert_eq!(UcxOffer::decode(&[&bytes[..20], &[0xff; 40][..]].concat()), None);
-        assert_eq!(UcxOffer::decode(&[&bytes[..20], &[1; MOST_ADDRESS + 1][..]].concat()), None);
+        assert_eq!(
+            UcxOffer::decode(&[&bytes[..20], &vec![1; MOST_ADDRESS + 1][..]].concat()),
+            None
+        );
         let header = UcxMessage::Frames.header(&secret);
         assert_eq!(UcxMessage::decode(&header), (secret, Some(UcxMessage::Frames)));
         let mut other = header;

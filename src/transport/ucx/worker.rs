@@ -242,10 +242,8 @@ impl UcxWorker {
     fn prepare(&mut self) -> Result<(), String> {
         let functions = &self.library.functions;
         // SAFETY: an open worker, and a place for the result.
-        check(
-            unsafe { (functions.worker_efd)(self.worker, &raw mut self.efd) },
-            "ucp_worker_get_efd",
-        )?;
+        let status = unsafe { (functions.worker_efd)(self.worker, &raw mut self.efd) };
+        check(status, "ucp_worker_get_efd")?;
         let (mut start, mut len) = (null_mut(), 0);
         // SAFETY: an open worker, and places for the results.
         let status =
@@ -588,6 +586,7 @@ impl UcxWorker {
     }
 
     /// Takes the memory of a message back.
+    #[allow(clippy::needless_pass_by_value, reason = "its memory is not used any more")]
     pub(super) fn release(&mut self, arrival: Arrival) {
         match arrival.data {
             ArrivalData::Bytes(_) => {}

@@ -1,4 +1,5 @@
 //! Processes that die: the others notice it in time and say who is gone, and nothing is left.
+#![allow(clippy::print_stdout, reason = "a test prints what it has measured")]
 
 use std::thread;
 use std::time::{Duration, Instant};

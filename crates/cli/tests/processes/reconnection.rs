@@ -1,5 +1,6 @@
 //! Connections that are reset while their processes live: they are made again, and the job ends with the
 //! undisturbed bits.
+#![allow(clippy::print_stdout, reason = "a test prints what it has measured")]
 #![allow(unsafe_code, reason = "resets of sockets of other processes")]
 
 use std::collections::BTreeSet;

@@ -1,4 +1,5 @@
 //! How many connections and threads the processes of a job have for one another.
+#![allow(clippy::print_stdout, reason = "a test prints what it has measured")]
 
 use std::collections::BTreeSet;
 use std::fs;
