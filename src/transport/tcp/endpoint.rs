@@ -41,6 +41,8 @@ pub(super) struct Incoming {
     pub(super) dials: Arc<Dials>,
     /// The peers whose connection has been lost, over which this process sent, and was not made again yet.
     lost: Mutex<HashSet<String>>,
+    /// Processes that this one dials, and whose end it has reported since their last connection.
+    reported: Mutex<HashSet<String>>,
     /// The transports beside the connections.
     pub(super) transports: Arc<Transports>,
 }
@@ -68,9 +70,9 @@ impl Endpoint {
     ) -> Self {
         let transports = Arc::new(Transports::open(place, inbox));
         let (place, inbox, peers) = (Arc::new(place.clone()), Arc::clone(inbox), Peers::new());
-        let lost = Mutex::default();
+        let (lost, reported) = (Mutex::default(), Mutex::default());
         let incoming =
-            Incoming { place: Arc::clone(&place), inbox, peers, dials, lost, transports };
+            Incoming { place: Arc::clone(&place), inbox, peers, dials, lost, reported, transports };
         let incoming = Arc::new(incoming);
         let patience = Duration::from_millis(place.lease_ms);
         let threads = IoThreads::new(Arc::clone(&incoming) as Arc<dyn Receiver>, patience);
@@ -108,6 +110,7 @@ impl Endpoint {
         if !self.incoming.peers.add(&connection) {
             return None;
         }
+        self.incoming.reported.lock().remove(connection.address());
         let reader = Arc::clone(&connection);
         seat.read(Arrival { connection: reader, opener, sealed: received, plain });
         self.incoming.made(&connection);
@@ -184,6 +187,10 @@ impl Incoming {
     /// The process at an address has ended.
     pub(super) fn gone(&self, address: &str) {
         self.lost.lock().remove(address);
+        // Its Goodbye and its port, which refuses connections, both tell.
+        if self.place.calls(address) && !self.reported.lock().insert(address.into()) {
+            return;
+        }
         if !self.transports.end(address) {
             self.inbox.down(address);
         }
