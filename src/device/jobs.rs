@@ -10,7 +10,7 @@ use super::name::KernelName;
 use super::reuse::Spares;
 use super::reuse::pinned::PinnedBlock;
 use super::reuse::scratch::ScratchBlock;
-use super::reuse::tables;
+use super::reuse::tables::{self, TakenTable};
 use super::stream::Stream;
 use crate::error::{Result, fail};
 use crate::kernel::{MAX_STATES, TILE};
@@ -90,13 +90,18 @@ pub(crate) struct JobList {
     table: Option<JobTable>,
 }
 
-/// Room for a table of jobs on the device, and in pinned memory unless the device has it from an
-/// earlier call.
+/// A table of jobs on the device.
 struct JobTable {
-    host: Option<PinnedBlock>,
-    memory: ScratchBlock,
+    place: TablePlace,
     /// Where the addresses and the constants begin.
     starts: [usize; 2],
+}
+
+enum TablePlace {
+    /// Room in pinned memory and on the device.
+    New(PinnedBlock, ScratchBlock),
+    /// The device has it from an earlier call.
+    Kept(TakenTable),
 }
 
 impl Default for JobList {
@@ -327,25 +332,27 @@ impl JobList {
             launches.push((kernel, small((text.len() - start) / WORD)?, start));
         }
         let starts = [first_address, first_constant];
-        if let Some(memory) = tables::take(device, text, stream) {
-            self.table = Some(JobTable { host: None, memory, starts });
-            return Ok(());
-        }
-        let mut host = PinnedBlock::take(device, text.len())?;
-        host.write(text);
-        let memory = ScratchBlock::take(device, text.len(), stream)?;
-        self.table = Some(JobTable { host: Some(host), memory, starts });
+        let place = if let Some(kept) = tables::take(device, text, stream) {
+            TablePlace::Kept(kept)
+        } else {
+            let mut host = PinnedBlock::take(device, text.len())?;
+            host.write(text);
+            TablePlace::New(host, ScratchBlock::take(device, text.len(), stream)?)
+        };
+        self.table = Some(JobTable { place, starts });
         Ok(())
     }
 
     /// Queues the copy of a new table and a launch for each kernel, if it has been prepared. Its memory
     /// is to be given back behind them, with [`JobList::finish`].
     pub(crate) fn queue(&mut self, device: &'static Device, stream: &Stream) -> Result<()> {
-        let Some(JobTable { host, memory, starts }) = &mut self.table else { return Ok(()) };
+        let Some(JobTable { place, starts }) = &mut self.table else { return Ok(()) };
+        let (TablePlace::New(_, memory) | TablePlace::Kept(TakenTable { memory, .. })) = place;
         let start = memory.address();
         memory.note_queued();
-        let bytes = self.lists.text.len();
-        host.iter().try_for_each(|host| host.upload(0..bytes, start, stream))?;
+        if let TablePlace::New(host, _) = place {
+            host.upload(0..self.lists.text.len(), start, stream)?;
+        }
         let [addresses, constants] = starts.map(|offset| start + offset as u64);
         for &(kernel, blocks, offset) in &self.lists.launches {
             let tables = [start, addresses, constants, start + offset as u64];
@@ -362,12 +369,16 @@ impl JobList {
     /// Gives the memory of the table back with a mark at the end of the stream. A table that its kernels
     /// do not change stays for later calls.
     pub(crate) fn finish(&mut self, device: &Device, mark: &Mark, stream: &Stream) {
-        let Some(JobTable { host, memory, .. }) = self.table.take() else { return };
-        host.into_iter().for_each(|mut host| host.keep_until(mark));
+        let Some(JobTable { place, .. }) = self.table.take() else { return };
+        let (mut host, memory) = match place {
+            TablePlace::Kept(kept) => return tables::give_back(kept, mark, stream),
+            TablePlace::New(host, memory) => (host, memory),
+        };
+        host.keep_until(mark);
         if self.lists.jobs.iter().any(|job| job.stage == Stage::Number) {
             memory.give(mark, stream);
         } else {
-            tables::keep(device, &mut self.lists.text, memory, mark, stream);
+            tables::keep(device, &self.lists.text, memory, mark, stream);
         }
     }
 }
