@@ -96,7 +96,7 @@ fn no_memory(device: &Device, bytes: usize) -> Error {
     )
 }
 
-/// An array in pinned memory of the caller's, which is lent until a copy of it has run.
+/// An array in pinned memory, the caller's or a part of a block, which is lent to a copy until that has run.
 #[derive(Clone, Copy)]
 pub(super) struct LentArray {
     start: *mut u8,
@@ -122,6 +122,9 @@ impl LentArray {
     /// Queues a copy of it to a device.
     pub(super) fn upload(&self, device: &Device, to: u64, stream: &Stream) -> Result<()> {
         let Self { start, bytes } = *self;
+        if bytes == 0 {
+            return Ok(());
+        }
         // SAFETY: so many bytes are there, and lent until the copy has run.
         let outcome = unsafe { device.driver.copy_from_host(to, start, bytes, stream.handle()) };
         device.result("cuMemcpyHtoDAsync", device.counters.to_device.note(outcome, bytes))
@@ -130,6 +133,9 @@ impl LentArray {
     /// Queues a copy from a device to it.
     pub(super) fn download(&self, device: &Device, from: u64, stream: &Stream) -> Result<()> {
         let Self { start, bytes } = *self;
+        if bytes == 0 {
+            return Ok(());
+        }
         // SAFETY: so many bytes are there, and lent until the copy has run.
         let outcome = unsafe { device.driver.copy_to_host(start, from, bytes, stream.handle()) };
         device.result("cuMemcpyDtoHAsync", device.counters.to_host.note(outcome, bytes))
@@ -180,10 +186,10 @@ impl Pinned {
         Lent::plain(self.start.wrapping_add(offset), dtype)
     }
 
-    /// The start of a range of its bytes.
-    fn part(&self, part: &Range<usize>) -> *mut u8 {
+    /// A range of its bytes, for a copy: the block is given back with a mark behind it.
+    fn part(&self, part: &Range<usize>) -> LentArray {
         assert!(part.end <= self.bytes, "a block is at least as large as asked for");
-        self.start.wrapping_add(part.start)
+        LentArray { start: self.start.wrapping_add(part.start), bytes: part.len() }
     }
 
     /// Writes the first bytes.
@@ -201,13 +207,7 @@ impl Pinned {
         to: u64,
         stream: &Stream,
     ) -> Result<()> {
-        let (start, bytes) = (self.part(&part), part.len());
-        if bytes == 0 {
-            return Ok(());
-        }
-        // SAFETY: so many bytes are there; the block is given back with a mark behind the copy.
-        let outcome = unsafe { device.driver.copy_from_host(to, start, bytes, stream.handle()) };
-        device.result("cuMemcpyHtoDAsync", device.counters.to_device.note(outcome, bytes))
+        self.part(&part).upload(device, to, stream)
     }
 
     /// Queues a copy from a device to a range of its bytes.
@@ -218,12 +218,6 @@ impl Pinned {
         from: u64,
         stream: &Stream,
     ) -> Result<()> {
-        let (start, bytes) = (self.part(&part), part.len());
-        if bytes == 0 {
-            return Ok(());
-        }
-        // SAFETY: so many bytes are there; the host reads them behind a mark.
-        let outcome = unsafe { device.driver.copy_to_host(start, from, bytes, stream.handle()) };
-        device.result("cuMemcpyDtoHAsync", device.counters.to_host.note(outcome, bytes))
+        self.part(&part).download(device, from, stream)
     }
 }
