@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-use super::{Inbox, Piece};
+use super::{Inbox, Piece, SendBuffer};
 
 /// Events of an inbox in order: bytes from a peer, the end of a peer, or why there is no connection.
 #[derive(Debug, Clone, PartialEq)]
@@ -75,6 +75,17 @@ impl Inbox for Mail {
     fn rejected(&self, _address: &str, who: &str, reason: &str) {
         self.hear(Heard::Rejected(who.into(), reason.into()));
     }
+}
+
+/// Appends bytes to a buffer, and more that are lent, each behind its number of own bytes.
+pub(super) fn fill(parcel: &mut SendBuffer, own: &[u8], lent: &[(usize, Vec<u8>)]) {
+    let mut taken = 0;
+    for (at, lent) in lent {
+        parcel.copy(&own[taken..*at]);
+        parcel.lend(lent.clone().into());
+        taken = *at;
+    }
+    parcel.copy(&own[taken..]);
 }
 
 /// Polls until `find` returns a value, for 20 s at most.

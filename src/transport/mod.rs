@@ -16,6 +16,7 @@ mod memory;
 mod names;
 mod peer_transport;
 mod piece;
+mod random;
 mod reader_end;
 mod resource_limits;
 mod send_buffer;

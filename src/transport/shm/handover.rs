@@ -14,7 +14,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use ring::rand::{SecureRandom, SystemRandom};
 use socket2::{Domain, SockAddr, Socket, Type};
 
 use super::offer::{SegmentOffer, SegmentToken, SocketName};
@@ -22,6 +21,7 @@ use super::segment::Segment;
 use crate::log::{Level, log};
 use crate::sys;
 use crate::sys::descriptors::{peer_user, receive_descriptor, send_descriptor};
+use crate::transport::random::random_bytes;
 
 /// What the name of a socket begins with: an offer reaches no socket of another program.
 const PREFIX: &str = "\0kvstore-segments-";
@@ -56,10 +56,7 @@ fn offers() -> MutexGuard<'static, Option<OpenOffers>> {
 
 /// New random bytes of the system.
 pub(super) fn random() -> io::Result<[u8; 16]> {
-    let mut bytes = [0; 16];
-    let filled = SystemRandom::new().fill(&mut bytes);
-    filled.map_err(|_| io::Error::other("the system has no random bytes"))?;
-    Ok(bytes)
+    random_bytes().ok_or_else(|| io::Error::other("the system has no random bytes"))
 }
 
 /// Lets one process that shows the token get the descriptor of a segment, from the socket whose name it gives.

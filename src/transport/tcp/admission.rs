@@ -5,10 +5,11 @@
 //! messages. So a recorded greeting is useless, and a listener that takes any token is recognized.
 
 use super::greeting::{
-    ANSWER, Answer, CALL, Call, Direction, Malformed, Random, Status, VERDICT, random, take,
+    ANSWER, Answer, CALL, Call, Direction, Malformed, Random, Status, VERDICT, take,
 };
 use crate::credentials::{CredentialKind, Credentials, Identity, Password, Proof};
 use crate::transport::names::with_identity;
+use crate::transport::random::random_bytes;
 
 /// What the two proofs begin with.
 const CALLER: &[u8] = b"kvstore caller";
@@ -98,7 +99,7 @@ impl ListenerGreeting {
         if status != Status::Welcome {
             return Err(refuse(policy, status, out));
         }
-        let answer = policy.answer(status, random().ok_or(Status::Full)?).encode();
+        let answer = policy.answer(status, random_bytes().ok_or(Status::Full)?).encode();
         out.extend_from_slice(&answer);
         if policy.wants_token() {
             self.called = Some((call, words, answer));
@@ -198,7 +199,7 @@ impl CallerGreeting {
         let call = Call {
             has_token: password.is_some(),
             direction,
-            random: random()?,
+            random: random_bytes()?,
             identity: credentials.map(|credentials| credentials.identity),
             name: name.into(),
         };

@@ -2,8 +2,6 @@
 
 use std::fmt;
 
-use ring::rand::{SecureRandom, SystemRandom};
-
 use crate::config::address::has_port;
 use crate::credentials::{Identity, Proof};
 
@@ -113,13 +111,6 @@ pub(super) enum Malformed {
     /// It speaks another version of the greeting.
     Version,
     Nonsense,
-}
-
-/// New random bytes; None if the system has none.
-pub(super) fn random() -> Option<Random> {
-    let mut random = [0; RANDOM];
-    SystemRandom::new().fill(&mut random).ok()?;
-    Some(random)
 }
 
 impl Call {

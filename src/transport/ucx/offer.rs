@@ -1,7 +1,5 @@
 //! The offer of a process, and the header of its messages, in the format of docs/wire.md.
 
-use ring::rand::{SecureRandom, SystemRandom};
-
 use super::worker::HEADER;
 
 /// Version of the offer.
@@ -20,13 +18,6 @@ pub(super) type Secret = [u8; SECRET];
 pub(super) struct UcxOffer {
     pub(super) secret: Secret,
     pub(super) address: Vec<u8>,
-}
-
-/// A secret; None if the system has no random bytes.
-pub(super) fn new_secret() -> Option<Secret> {
-    let mut secret = [0; SECRET];
-    SystemRandom::new().fill(&mut secret).ok()?;
-    Some(secret)
 }
 
 impl UcxOffer {
@@ -75,11 +66,12 @@ impl UcxMessage {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::transport::random::random_bytes;
 
     #[test]
     fn offers_and_headers_are_read_as_they_are_written_and_nothing_else_is() {
-        let secret = new_secret().unwrap();
-        assert_ne!(secret, new_secret().unwrap());
+        let secret: Secret = random_bytes().unwrap();
+        assert_ne!(secret, random_bytes().unwrap());
         let offer = UcxOffer { secret, address: vec![0x71; 300] };
         let bytes = UcxOffer::encode(&secret, &offer.address);
         assert_eq!(UcxOffer::decode(&bytes), Some(offer));

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::link::Link;
-use super::offer::{Secret, UcxMessage, UcxOffer, new_secret};
+use super::offer::{Secret, UcxMessage, UcxOffer};
 use super::worker::{Arrival, Endpoint, UcxWorker};
 use crate::log::{Level, log};
+use crate::transport::random::random_bytes;
 use crate::transport::send_buffer::SendMemory;
 use crate::transport::{SendBuffer, who_and_address};
 
@@ -76,7 +77,7 @@ impl UcxPeers {
 
     fn peer(&mut self, address: &str) -> Option<&mut UcxPeer> {
         if !self.peers.contains_key(address) {
-            let (secret, link) = (new_secret()?, Arc::default());
+            let (secret, link) = (random_bytes()?, Arc::default());
             let (remote, endpoint) = (None, None);
             let peer = UcxPeer { link, secret, remote, endpoint, owes_answer: false };
             self.senders.insert(secret, None);

@@ -8,7 +8,7 @@ use super::link::CONTACT;
 use super::offer::UcxMessage;
 use super::{UcxTransport, probe};
 use crate::transport::Inbox;
-use crate::transport::mail::{Heard, Mail, content, wait_for};
+use crate::transport::mail::{Heard, Mail, content, fill, wait_for};
 use crate::transport::peer_transport::{PathState, PeerPath, PeerTransport, TransportChoice};
 
 const TCP: &[(&str, &str)] = &[("TLS", "tcp"), ("NET_DEVICES", "lo")];
@@ -56,13 +56,7 @@ impl Pair {
 fn send(path: &mut dyn PeerPath, own: &[u8], lent: &[(usize, Vec<u8>)]) -> bool {
     let borrowed = lent.iter().map(|(_, lent)| lent.len()).sum::<usize>();
     let Some(mut parcel) = path.parcel(own.len() + borrowed, borrowed) else { return false };
-    let mut taken = 0;
-    for (at, lent) in lent {
-        parcel.copy(&own[taken..*at]);
-        parcel.lend(lent.clone().into());
-        taken = *at;
-    }
-    parcel.copy(&own[taken..]);
+    fill(&mut parcel, own, lent);
     path.send(parcel);
     true
 }

@@ -12,7 +12,7 @@ use super::admission::CallerGreeting;
 use super::framing::{MOST_BYTES, MessageKind, head};
 use super::greeting::{ANSWER, Direction, take};
 use crate::credentials::{CredentialKind, Credentials};
-use crate::transport::mail::{Heard, Mail, content, wait_for};
+use crate::transport::mail::{Heard, Mail, content, fill, wait_for};
 use crate::transport::{BlockingSender, DialPolicy, Inbox, Transport, TransportConfig, tests};
 
 fn place(listen: Option<&str>) -> TransportConfig {
@@ -40,13 +40,7 @@ fn listener() -> (TcpTransport, Arc<Mail>) {
 fn send(line: &mut BlockingSender, own: &[u8], lent: &[(usize, Vec<u8>)], may_wait: bool) {
     let borrowed = lent.iter().map(|(_, lent)| lent.len()).sum::<usize>();
     let mut parcel = line.parcel(own.len() + borrowed, borrowed);
-    let mut taken = 0;
-    for (at, lent) in lent {
-        parcel.copy(&own[taken..*at]);
-        parcel.lend(lent.clone().into());
-        taken = *at;
-    }
-    parcel.copy(&own[taken..]);
+    fill(&mut parcel, own, lent);
     let limit = if may_wait { Duration::from_secs(20) } else { Duration::ZERO };
     line.send(parcel, Instant::now() + limit);
 }

@@ -5,9 +5,10 @@ use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 use super::super::TcpTransport;
-use super::super::greeting::{Answer, CALL, Status, random, take};
+use super::super::greeting::{Answer, CALL, Status, take};
 use super::{Pair, from, greeted, line, open, place, send};
 use crate::transport::mail::{Heard, wait_for};
+use crate::transport::random::random_bytes;
 use crate::transport::{Transport, TransportConfig};
 
 /// Ends a connection of a process with a peer without a word: one over which it sends, or the peer.
@@ -85,7 +86,7 @@ fn greet(mut socket: TcpStream) -> TcpStream {
         socket.read_exact(&mut byte).unwrap();
         received.extend_from_slice(&byte);
     }
-    let (status, random) = (Status::Welcome, random().unwrap());
+    let (status, random) = (Status::Welcome, random_bytes().unwrap());
     let answer = Answer { status, wants_token: false, random, identity: None };
     socket.write_all(&answer.encode()).unwrap();
     socket
