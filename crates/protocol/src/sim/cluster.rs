@@ -26,6 +26,8 @@ use crate::testing::{AnyNode, Random};
 use crate::{server, worker};
 
 pub(super) const SCHEDULER: &str = "scheduler";
+/// By then all processes are started.
+pub(super) const LAST_BIRTH: Time = 2_000 * MS;
 const DEADLINE: Time = 120_000 * MS;
 /// Maximum virtual time of a job.
 const END: Time = 600_000 * MS;
@@ -100,7 +102,7 @@ impl Cluster {
         let workers = workers.map(|rank| format!("worker-{rank}"));
         let servers = (0..scenario.limits.servers).map(|rank| format!("server-{rank}"));
         for address in workers.chain(servers).chain([SCHEDULER.to_string()]) {
-            network.at(random.below(2_000 * MS), Happening::Birth(address.into()));
+            network.at(random.below(LAST_BIRTH), Happening::Birth(address.into()));
         }
         network.at(random.below(2_000 * MS), Happening::Look);
         let mut model = Model::new(&scenario);
@@ -108,7 +110,7 @@ impl Cluster {
             model.gone.insert(reader.me().rank);
             network.at(random.below(2_000 * MS), Happening::Attack);
         }
-        Self {
+        let mut cluster = Self {
             scenario,
             network,
             random,
@@ -124,7 +126,9 @@ impl Cluster {
             reader,
             later,
             trace,
-        }
+        };
+        cluster.schedule_loss();
+        cluster
     }
 
     /// Runs until no event is left; panics at the first violation.
@@ -138,6 +142,8 @@ impl Cluster {
                 Happening::Trouble => self.trouble(),
                 Happening::Look => self.look(),
                 Happening::Attack => self.attack(),
+                Happening::ConnectionLost => self.lose_connection(),
+                Happening::Reconnected { one, other } => self.reconnected(&one, &other),
             }
         }
         self.check_end();
@@ -248,7 +254,7 @@ impl Cluster {
     }
 
     /// Carries out the actions of a machine after an event, until it has none.
-    fn after(&mut self, address: &Arc<str>) {
+    pub(super) fn after(&mut self, address: &Arc<str>) {
         let now = self.network.now;
         let Some(mut process) = self.processes.remove(address) else { return };
         if let Machine::Node(node) = &mut process.machine {

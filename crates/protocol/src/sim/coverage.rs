@@ -13,6 +13,9 @@ pub(super) struct Met {
     pub(super) grants: u64,
     pub(super) bundles: u64,
     pub(super) damaged: u64,
+    /// Lost connections, and the frames in flight that were lost with them.
+    pub(super) connections_lost: u64,
+    pub(super) lost_with_connections: u64,
     /// Messages and fields of later releases.
     pub(super) unknown_kinds: u64,
     pub(super) unknown_fields: u64,
@@ -38,6 +41,8 @@ impl Met {
         self.grants += other.grants;
         self.bundles += other.bundles;
         self.damaged += other.damaged;
+        self.connections_lost += other.connections_lost;
+        self.lost_with_connections += other.lost_with_connections;
         self.unknown_kinds += other.unknown_kinds;
         self.unknown_fields += other.unknown_fields;
         self.most_held = self.most_held.max(other.most_held);
@@ -60,6 +65,7 @@ impl Met {
         assert!(self.closed > 0 && self.duplicates > 0 && self.grants > 0 && self.damaged > 0);
         assert!(self.failures > 0 && self.evictions > 0 && self.most_held > 0);
         assert!(self.reports > 0 && self.waiting > 0 && self.bundles > 0);
+        assert!(self.connections_lost > seeds && self.lost_with_connections > seeds / 4);
         assert!(self.unknown_kinds > 0 && self.unknown_fields > 0);
         assert!(self.overdue > 0 && self.cancelled > 0 && self.asked > 0);
         for trouble in Trouble::ALL {

@@ -1,14 +1,18 @@
-//! Fault injection: deaths, pauses, cuts and restarts while the processes run.
+//! Fault injection: deaths, pauses, cuts, lost connections and restarts while the processes run.
 
 use std::sync::Arc;
 
-use super::cluster::{Cluster, Machine, Process, SCHEDULER};
+use super::cluster::{Cluster, LAST_BIRTH, Machine, Process, SCHEDULER};
 use super::network::{Cut, Happening};
 use super::scenario::Trouble;
 use crate::job::{MS, Peer, Role, Time};
+use crate::machine::Machine as _;
 
 /// Maximum duration of a cut: shorter than the timeout of members for an absent scheduler.
 const LONGEST_CUT: Time = 30_000 * MS;
+
+/// Maximum time until a lost connection is made again.
+const LONGEST_DIAL: Time = 300 * MS;
 
 impl Cluster {
     pub(super) fn trouble(&mut self) {
@@ -101,6 +105,62 @@ impl Cluster {
     fn cut_from_all(&mut self, one: &Arc<str>, until: Time) -> bool {
         let others: Vec<_> = self.processes.keys().filter(|other| *other != one).cloned().collect();
         others.iter().filter(|other| self.cut(one, other, until)).count() > 0
+    }
+
+    /// A connection of a member with the scheduler, or of a worker with a server, is lost with all frames in
+    /// flight, and is made again a while later; the next one is lost after that.
+    pub(super) fn lose_connection(&mut self) {
+        let Some((one, other)) = self.any_connection() else {
+            // The scheduler is away, or not all processes are started yet.
+            let is_over = self.processes.is_empty() && self.network.now > LAST_BIRTH;
+            if !is_over {
+                self.schedule_loss();
+            }
+            return;
+        };
+        let until = self.network.now + self.random.below(LONGEST_DIAL);
+        self.met.connections_lost += 1;
+        self.met.lost_with_connections += self.network.lose_connection(&one, &other, until);
+        self.network.at(until, Happening::Reconnected { one, other });
+    }
+
+    /// Ends of a random connection; None without one.
+    fn any_connection(&mut self) -> Option<(Arc<str>, Arc<str>)> {
+        let is = |address: &Arc<str>, role| address.starts_with(role);
+        let all: Vec<_> = self.processes.keys().cloned().collect();
+        let pairs = all.iter().flat_map(|one| all.iter().map(move |other| (one, other)));
+        let connected = pairs.filter(|(one, other)| {
+            let data = is(one, "worker") && is(other, "server");
+            data || (is(one, SCHEDULER) && !is(other, SCHEDULER))
+        });
+        let connected: Vec<_> = connected.collect();
+        if connected.is_empty() {
+            return None;
+        }
+        let (one, other) = self.random.pick(&connected);
+        Some((one.clone(), other.clone()))
+    }
+
+    /// Both ends learn of it, in any order: each retransmits what the connection has lost.
+    pub(super) fn reconnected(&mut self, one: &Arc<str>, other: &Arc<str>) {
+        let now = self.network.now;
+        for (address, peer) in [(one, other), (other, one)] {
+            let Some(process) = self.processes.get_mut(address) else { continue };
+            match &mut process.machine {
+                Machine::Scheduler(scheduler) => scheduler.reconnected(peer, now),
+                Machine::Node(node) => node.reconnected(peer, now),
+            }
+            self.after(address);
+        }
+        self.schedule_loss();
+    }
+
+    /// The next connection is lost after a random time, while processes are left.
+    pub(super) fn schedule_loss(&mut self) {
+        if self.scenario.connection_lasts > 0 {
+            let after = self.random.below(2 * self.scenario.connection_lasts);
+            self.network.at(self.network.now + after, Happening::ConnectionLost);
+        }
     }
 
     /// Peer at an address; None when it has ended.

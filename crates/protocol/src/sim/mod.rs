@@ -1,6 +1,6 @@
 //! Deterministic simulator (also: simulation testing): whole clusters of the real machines in one thread,
-//! from one seed, in virtual time. The network loses, duplicates, delays, reorders and corrupts frames;
-//! processes are slow, stop, die and are cut off. A model without messages checks every result.
+//! from one seed, in virtual time. The network loses, duplicates, delays, reorders and corrupts frames, and
+//! loses connections with all that they carry; processes are slow, stop, die and are cut off. A model without messages checks every result.
 
 mod bandwidth;
 mod cancellation;

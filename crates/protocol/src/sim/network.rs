@@ -25,6 +25,13 @@ pub(super) enum Happening {
     Attack,
     /// The trouble of the scenario begins.
     Trouble,
+    /// A connection between two processes is lost.
+    ConnectionLost,
+    /// It was made again.
+    Reconnected {
+        one: Arc<str>,
+        other: Arc<str>,
+    },
 }
 
 /// A cut: no frame passes between the two processes until this time.
@@ -60,6 +67,22 @@ impl Network {
         let Reverse((time, _, happening)) = self.queue.pop()?;
         self.now = time;
         Some(happening)
+    }
+
+    /// Drops the frames in flight between two processes, and those that they send until a time; gives how many
+    /// were in flight.
+    pub(super) fn lose_connection(&mut self, one: &Arc<str>, other: &Arc<str>, until: Time) -> u64 {
+        let before = self.queue.len();
+        let is_between = |from: &Arc<str>, to: &Arc<str>| {
+            (from, to) == (one, other) || (from, to) == (other, one)
+        };
+        self.queue.retain(|Reverse((.., happening))| {
+            !matches!(happening, Happening::Frame { from, to, .. } if is_between(from, to))
+        });
+        let (one, other) = (one.clone(), other.clone());
+        self.cuts.retain(|cut| cut.until > self.now);
+        self.cuts.push(Cut { one, other, until });
+        (before - self.queue.len()) as u64
     }
 
     pub(super) fn send(

@@ -65,6 +65,8 @@ pub(super) struct Scenario {
     pub(super) damage: u64,
     pub(super) latency: Time,
     pub(super) jitter: Time,
+    /// Average time until the next connection is lost; 0: none is.
+    pub(super) connection_lasts: Time,
     /// Rate of pushes that are delivered again outside of their stream, of 1,000.
     pub(super) again: u64,
     /// Whether the processes request their ranks.
@@ -116,6 +118,7 @@ impl Scenario {
             damage: bad * random.below(10),
             latency: 20 + random.below(3_000),
             jitter: 1 + bad * random.below(20 * MS),
+            connection_lasts: connection_lasts(seed),
             again: random.below(2) * 100,
             own_ranks: random.one_in(2),
             keys: 1 + random.below(4),
@@ -131,4 +134,10 @@ impl Scenario {
         scenario.reader = true;
         scenario
     }
+}
+
+/// In every other job connections are lost, each after 50 ms to 3.2 s on average.
+fn connection_lasts(seed: u64) -> Time {
+    let mut random = Random::new(seed ^ 0x10_57);
+    random.below(2) * ((50 * MS) << random.below(7))
 }
