@@ -2,7 +2,7 @@
 # Runs test suites, goes on after a failure, and ends with the line "N passed, N failed".
 # Usage: scripts/test.sh [suite...]
 #
-#   all      what `make test` runs: every suite below but checks, gpu, aarch64 and long
+#   all      what `make test` runs: every suite below but checks, gpu, mixed, aarch64 and long
 #   checks   formats and lints, each counted as one test
 #   rust     cargo test: unit tests, integration tests, whole jobs, documentation; again without the
 #            distributed stores, and with fault injection; the stand-in for the CUDA driver
@@ -14,8 +14,9 @@
 #   python   pytest: the Python package, and the manifests for Kubernetes
 #   examples every example that trains, started as a user would
 #   miri     unit tests under Miri
+#   mixed    jobs whose scheduler and servers are of another release than their workers
 #   aarch64  the library built for aarch64, its kernels in an emulator
-#   long     rust, loom and stress with far more work, and gpu; hours
+#   long     rust, loom and stress with far more work, gpu, mixed and aarch64; hours
 #
 # One line for each run says what it counted; the whole output is in build/test-logs. A run that
 # fails without a failed test, or that finds no test, counts as one failure.
@@ -254,6 +255,22 @@ suite_miri() {
     capi:: config:: key:: panics:: store::lock:: tensor::
 }
 
+# A build with the feature wire-next stands for a later release; a test program opens the library of the other
+# release as users do, and runs the scheduler and the servers of its jobs in it.
+suite_mixed() {
+  local builds=$root/build/mixed release
+  local -A features=([plain]=dist [next]=wire-next) other=([plain]=next [next]=plain)
+  mkdir -p "$builds"
+  for release in plain next; do
+    run "library, $release" count_step cargo build -p libkvstore --features "${features[$release]}"
+    cp target/debug/libkvstore.so "$builds/$release.so"
+  done
+  for release in plain next; do
+    run "jobs, workers of $release" count_cargo env KV_TEST_BUILD="$builds/${other[$release]}.so" \
+      cargo test -p libkvstore --no-fail-fast --features "${features[$release]}" --test dist
+  done
+}
+
 # The library built for another processor; its kernels run in an emulator.
 suite_aarch64() {
   local target=aarch64-unknown-linux-gnu
@@ -283,6 +300,7 @@ suite_long() {
   run "programs, build" count_step cmake --build build/cmake --parallel "$jobs"
   run_label stress --repeat until-fail:100 --timeout 3600
   suite_gpu
+  suite_mixed
   suite_aarch64
 }
 

@@ -127,7 +127,7 @@ fn value(rounds: usize) -> f32 {
 
 fn run(case: &Case, cancelled: bool, path: &Path) {
     let job = Job::new(2, 2);
-    let others = job.start(|_| {});
+    let others = job.start();
     let stores = open(&job, &others.root, (case.first, SHORT));
     both([&stores[0], &stores[1]], |store| until_done(|| store.init(KEY, &[1.0f32; 4])));
     let (caller, other) = (&stores[case.first], &stores[1 - case.first]);
@@ -269,7 +269,7 @@ fn a_save_and_a_load_that_time_out_go_on_where_they_stopped() {
     for short in [0, 1] {
         let path = path(&format!("steps-{short}"));
         let job = Job::new(2, 2);
-        let others = job.start(|_| {});
+        let others = job.start();
         let stores = open(&job, &others.root, (short, SHORTER));
         both([&stores[0], &stores[1]], |store| {
             for key in 0..KEYS {
@@ -282,7 +282,7 @@ fn a_save_and_a_load_that_time_out_go_on_where_they_stopped() {
         both_until_done(&stores, |store| store.save(&path));
         end(&stores, others);
 
-        let others = job.start(|_| {});
+        let others = job.start();
         let stores = open(&job, &others.root, (short, SHORTER));
         both_until_done(&stores, |store| store.load(&path));
         both([&stores[0], &stores[1]], |store| {
@@ -305,7 +305,7 @@ fn a_rule_that_makes_keys_whole_goes_on_where_it_stopped() {
     const ELEMENTS: usize = 3_000;
     for short in [0, 1] {
         let job = Job::new(2, 2).with("slice_bytes", 4_096);
-        let others = job.start(|_| {});
+        let others = job.start();
         let stores = open(&job, &others.root, (short, SHORTER));
         let start: Vec<f32> = (0..ELEMENTS).map(|i| i as f32).collect();
         both([&stores[0], &stores[1]], |store| {
@@ -328,7 +328,7 @@ fn a_rule_that_makes_keys_whole_goes_on_where_it_stopped() {
 
 fn end(stores: &[Store; 2], others: super::job::Others) {
     both([&stores[0], &stores[1]], |store| until_done(|| store.close(LIMIT)));
-    others.end().into_iter().for_each(Result::unwrap);
+    others.end().into_iter().for_each(std::result::Result::unwrap);
 }
 
 #[test]

@@ -313,7 +313,7 @@ fn a_lost_worker_leaves_nothing_unsent_behind() {
     for lost in 0..3 {
         let file = path("lost.safetensors");
         let job = Job::new(3, 2).with("on_worker_loss", "continue").with("slice_bytes", 8192);
-        let others = job.start(|_| {});
+        let others = job.start();
         let mut stores: Vec<Store> =
             job.open_all(&others.root).into_iter().map(kvstore::Result::unwrap).collect();
         all(&stores, |store| {
@@ -332,7 +332,7 @@ fn a_lost_worker_leaves_nothing_unsent_behind() {
             store.set_optimizer("lamb", "learning_rate=0.01").unwrap();
             store.close(std::time::Duration::from_secs(20)).unwrap();
         });
-        others.end().into_iter().for_each(kvstore::Result::unwrap);
+        others.end().into_iter().for_each(std::result::Result::unwrap);
         std::fs::remove_file(&file).unwrap();
     }
 }

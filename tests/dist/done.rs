@@ -112,7 +112,7 @@ fn whoever_may_still_push_is_named() {
     let folder = Folder::new("done-late");
     let file = folder.file("state");
     let job = Job::new(3, 2).with("timeout_ms", 700);
-    let others = job.start(|_| {});
+    let others = job.start();
     let stores: Vec<Store> = job.open_all(&others.root).into_iter().map(Result::unwrap).collect();
     thread::scope(|scope| {
         stores.iter().for_each(|store| _ = scope.spawn(|| store.init(3u64, &[1f32]).unwrap()));
@@ -179,7 +179,7 @@ fn keys_that_went_or_came_since_are_those_of_the_job() {
 #[test]
 fn a_reader_is_refused_every_call_that_changes_the_job() {
     let job = Job::new(2, 1);
-    let others = job.start(|_| {});
+    let others = job.start();
     let (root, other) = (others.root.clone(), job.clone().with("role", "reader"));
     let opening = thread::spawn(move || other.open(1, &root).unwrap());
     let worker = job.open(0, &others.root).unwrap();
@@ -226,7 +226,7 @@ fn keys_that_the_others_have_made_whole_are_found() {
     const ROWS: usize = 3_000;
     for readers in [false, true] {
         let job = Job::new(2, 2).with("slice_bytes", 8192);
-        let others = job.start(|_| {});
+        let others = job.start();
         let role = if readers { "reader" } else { "worker" };
         let (root, other) = (others.root.clone(), job.clone().with("role", role));
         let opening = thread::spawn(move || other.open(1, &root).unwrap());

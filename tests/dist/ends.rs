@@ -42,7 +42,7 @@ fn a_closed_store_says_so_and_closes_again() {
 #[test]
 fn abort_wakes_who_waits_and_the_others_see_a_death() {
     let job = Job::new(2, 1);
-    let others = job.start(|_| {});
+    let others = job.start();
     let [first, second] = pair(&job, &others.root);
     first.push(1u64, &[1.0f32; 3]).unwrap();
     let waits: Vec<_> = (0..3)
@@ -72,7 +72,7 @@ fn abort_wakes_who_waits_and_the_others_see_a_death() {
 #[test]
 fn a_store_that_is_dropped_is_a_worker_that_died() {
     let job = Job::new(2, 2);
-    let others = job.start(|_| {});
+    let others = job.start();
     let [first, second] = pair(&job, &others.root);
     for store in [&first, &second] {
         store.push(1u64, &[2.0f32; 3]).unwrap();
@@ -96,7 +96,7 @@ fn a_store_that_is_dropped_is_a_worker_that_died() {
 #[test]
 fn the_others_go_on_without_a_lost_worker_if_they_may() {
     let job = Job::new(2, 1).with("on_worker_loss", "continue");
-    let others = job.start(|_| {});
+    let others = job.start();
     let [first, second] = pair(&job, &others.root);
     first.push(1u64, &[5.0f32; 3]).unwrap();
     drop(second);
@@ -108,14 +108,14 @@ fn the_others_go_on_without_a_lost_worker_if_they_may() {
     assert_eq!(out, [6.0; 3]);
     first.barrier(LIMIT).unwrap();
     first.close(LIMIT).unwrap();
-    others.end().into_iter().for_each(Result::unwrap);
+    others.end().into_iter().for_each(std::result::Result::unwrap);
 }
 
 #[test]
 fn the_end_of_a_server_ends_what_waits() {
     // No servers but the one that is started here, to be aborted.
     let job = Job::new(2, 0);
-    let others = job.start(|_| {});
+    let others = job.start();
     let server = Arc::new(Store::open("dist", &job.config("server", None, &others.root)).unwrap());
     let serving = Arc::clone(&server);
     let serving = thread::spawn(move || serving.serve());

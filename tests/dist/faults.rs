@@ -29,7 +29,7 @@ fn calls_that_wait(store: &Store) -> u64 {
 fn a_bug_on_a_thread_of_the_engine_wakes_who_waits_and_poisons_the_store() {
     for point in ["collect", "errand", "complete"] {
         let job = Job::new(2, 1);
-        let others = job.start(|_| {});
+        let others = job.start();
         let idle = {
             let (job, root) = (job.clone(), others.root.clone());
             thread::spawn(move || job.open(1, &root))
@@ -56,23 +56,22 @@ fn a_bug_on_a_thread_of_the_engine_wakes_who_waits_and_poisons_the_store() {
 #[test]
 fn a_bug_in_the_work_of_a_server_ends_it_with_an_error_and_its_workers_know() {
     let job = Job::new(1, 1).with("fault", "slice");
-    let others = job.start(|_| {});
+    let others = job.start();
     let store = job.open(0, &others.root).unwrap();
     let mut out = [0.0f32];
     let pulled = store.init(1u64, &[1.0f32]).and_then(|()| store.pull(1u64, &mut out));
     let text = failure(pulled, PeerLost);
     assert!(text.contains("server 0"), "{text}");
     drop(store);
-    let ends: Vec<Option<Error>> = others.end().into_iter().map(Result::err).collect();
-    let server = ends[1].as_ref().unwrap();
-    assert_eq!(server.kind(), Internal);
-    assert!(server.message().contains("injected fault at slice"), "{server}");
+    let server = others.end().remove(1).unwrap_err();
+    assert_eq!(server.status, Internal.code());
+    assert!(server.text.contains("injected fault at slice"), "{server:?}");
 }
 
 #[test]
 fn a_store_that_fails_half_way_is_no_member_of_the_job_any_more() {
     let job = Job::new(2, 1);
-    let others = job.start(|_| {});
+    let others = job.start();
     let reader = {
         let (job, root) = (job.clone(), others.root.clone());
         thread::spawn(move || open(&job, 1, &root, &[("role", "reader"), ("fault", "done")]))

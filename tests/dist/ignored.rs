@@ -24,7 +24,7 @@ fn ignored(store: &Store, kind: &str, reason: &str) -> u64 {
 fn the_answer_to_a_pull_that_has_timed_out_is_counted_by_kind_and_reason() {
     const LATE: &str = "whose request has ended, or whose key is not here";
     let job = Job::new(2, 1);
-    let others = job.start(|_| {});
+    let others = job.start();
     // The first worker has little time.
     let open = |rank| {
         let (job, root) = (job.clone(), others.root.clone());

@@ -1,13 +1,13 @@
 //! Starts the scheduler, the servers and the workers of a job.
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use kvstore::{Config, ErrorKind, Result, Role, Store};
+use kvstore::{Config, Error, ErrorKind, Result, Role, Store};
 
 pub use super::common::wait::free_address;
+use super::other_build;
 
 /// Longer than any test takes.
 const LIMIT: Duration = Duration::from_secs(100);
@@ -36,10 +36,8 @@ impl Job {
         self
     }
 
-    pub fn config(&self, role: &str, rank: Option<usize>, root: &str) -> Config {
-        static JOBS: AtomicU64 = AtomicU64::new(0);
-        let mut config = Config::new();
-        for (name, value) in [
+    fn options(&self, role: &str, root: &str) -> Vec<(String, String)> {
+        let common = [
             ("role", role.to_string()),
             ("root", root.into()),
             ("job", root.into()),
@@ -48,33 +46,43 @@ impl Job {
             ("start_timeout_ms", "20000".into()),
             ("timeout_ms", "30000".into()),
             ("threads", "2".into()),
-        ]
-        .into_iter()
-        .chain(self.options.clone())
-        {
-            config.set(name, &value).unwrap();
+        ];
+        let all = common.into_iter().chain(self.options.clone());
+        all.map(|(name, value)| (name.to_string(), value)).collect()
+    }
+
+    pub fn config(&self, role: &str, rank: Option<usize>, root: &str) -> Config {
+        let mut config = Config::new();
+        for (name, value) in self.options(role, root) {
+            config.set(&name, &value).unwrap();
         }
         if let Some(rank) = rank {
             config.set("rank", &rank.to_string()).unwrap();
         }
-        JOBS.fetch_add(1, Ordering::Relaxed);
         config
     }
 
-    /// Starts the scheduler and the servers, which run `prepare` first.
-    pub fn start(&self, prepare: impl Fn(&Store) + Clone + Send + 'static) -> Others {
+    /// Starts the scheduler and the servers, of the other build if there is one.
+    pub fn start(&self) -> Others {
+        self.start_with(None::<fn(&Store)>)
+    }
+
+    /// Starts the scheduler, and the servers, which run `prepare` first: those are of this build then.
+    fn start_with(&self, prepare: Option<impl Fn(&Store) + Clone + Send + 'static>) -> Others {
         let root = free_address();
         let mut threads = Vec::new();
         for (role, count) in [("scheduler", 1), ("server", self.servers)] {
             for _ in 0..count {
-                let (kind, config) = (self.kind, self.config(role, None, &root));
+                let is_other = other_build::is_used() && (role == "scheduler" || prepare.is_none());
+                let (kind, options) = (self.kind, self.options(role, &root));
+                let config = self.config(role, None, &root);
                 let prepare = prepare.clone();
                 threads.push(thread::spawn(move || {
-                    let store = Store::open(kind, &config)?;
-                    if store.role() == Role::Server {
-                        prepare(&store);
+                    if is_other {
+                        other_build::serve(kind, &options)
+                    } else {
+                        serve(kind, &config, prepare)
                     }
-                    store.serve()
                 }));
             }
         }
@@ -98,7 +106,7 @@ impl Job {
 
     /// Starts a job of two workers, which the caller plays.
     pub fn start_with_two(&self) -> (Others, [Store; 2]) {
-        let others = self.start(|_| {});
+        let others = self.start();
         let workers = self.open_all(&others.root).into_iter().map(Result::unwrap);
         let workers: Vec<Store> = workers.collect();
         (others, workers.try_into().expect("two workers"))
@@ -111,7 +119,21 @@ impl Job {
         prepare: impl Fn(&Store) + Clone + Send + 'static,
         program: impl Fn(&Store, usize) -> T + Send + Sync + Clone + 'static,
     ) -> Vec<T> {
-        let others = self.start(prepare);
+        self.work(self.start_with(Some(prepare)), program)
+    }
+
+    pub fn run<T: Send + 'static>(
+        &self,
+        program: impl Fn(&Store, usize) -> T + Send + Sync + Clone + 'static,
+    ) -> Vec<T> {
+        self.work(self.start(), program)
+    }
+
+    fn work<T: Send + 'static>(
+        &self,
+        others: Others,
+        program: impl Fn(&Store, usize) -> T + Send + Sync + Clone + 'static,
+    ) -> Vec<T> {
         let root = others.root.clone();
         let workers: Vec<_> = (0..self.workers)
             .map(|rank| {
@@ -127,27 +149,45 @@ impl Job {
             })
             .collect();
         let results = workers.into_iter().map(join).collect();
-        others.end().into_iter().for_each(Result::unwrap);
+        others.end().into_iter().for_each(std::result::Result::unwrap);
         results
     }
+}
 
-    pub fn run<T: Send + 'static>(
-        &self,
-        program: impl Fn(&Store, usize) -> T + Send + Sync + Clone + 'static,
-    ) -> Vec<T> {
-        self.run_with(|_| {}, program)
+/// Runs a scheduler or a server of this build until it ends.
+fn serve(kind: &str, config: &Config, prepare: Option<impl Fn(&Store)>) -> Ended {
+    let store = Store::open(kind, config)?;
+    if let Some(prepare) = prepare.filter(|_| store.role() == Role::Server) {
+        prepare(&store);
+    }
+    Ok(store.serve()?)
+}
+
+/// How a scheduler or a server has ended.
+pub type Ended = std::result::Result<(), End>;
+
+/// Why a scheduler or a server has failed: a status of the C interface, and the text.
+#[derive(Debug)]
+pub struct End {
+    pub status: i32,
+    pub text: String,
+}
+
+impl From<Error> for End {
+    fn from(error: Error) -> Self {
+        Self { status: error.kind().code(), text: error.message().into() }
     }
 }
 
 /// The scheduler and the servers of a job, each on a thread of its own.
 pub struct Others {
     pub root: String,
-    threads: Vec<JoinHandle<Result<()>>>,
+    threads: Vec<JoinHandle<Ended>>,
 }
 
 impl Others {
     /// How they ended, which they must do by themselves; the scheduler first.
-    pub fn end(self) -> Vec<Result<()>> {
+    pub fn end(self) -> Vec<Ended> {
         self.threads.into_iter().map(join).collect()
     }
 }

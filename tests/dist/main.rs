@@ -27,6 +27,7 @@ mod ignored;
 mod job;
 mod keys;
 mod lists;
+mod other_build;
 mod quiet;
 mod removal;
 mod rounds;

@@ -41,7 +41,7 @@ fn processes_come_in_any_order() {
 #[test]
 fn who_does_not_fit_is_told_at_once_and_the_job_starts_without_it() {
     let job = Job::new(3, 1);
-    let others = job.start(|_| {});
+    let others = job.start();
     let opens = |job: &Job, rank| {
         let (job, root) = (job.clone(), others.root.clone());
         thread::spawn(move || job.open(rank, &root))
@@ -69,7 +69,7 @@ fn who_does_not_fit_is_told_at_once_and_the_job_starts_without_it() {
     for store in [&first, &third, &join(last).unwrap()] {
         store.close(Duration::from_secs(20)).unwrap();
     }
-    others.end().into_iter().for_each(Result::unwrap);
+    others.end().into_iter().for_each(std::result::Result::unwrap);
 }
 
 #[test]
@@ -78,7 +78,7 @@ fn terms_of_workers_must_be_equal() {
         [("slice_bytes", "16384"), ("max_rounds_ahead", "4"), ("on_worker_loss", "continue")]
     {
         let job = Job::new(2, 1).with("start_timeout_ms", 2_500);
-        let others = job.start(|_| {});
+        let others = job.start();
         let first = {
             let (job, root) = (job.clone(), others.root.clone());
             thread::spawn(move || job.open(0, &root))
@@ -89,7 +89,7 @@ fn terms_of_workers_must_be_equal() {
         let store = job.open(1, &others.root).unwrap();
         store.close(SOON).unwrap();
         join(first).unwrap().close(SOON).unwrap();
-        others.end().into_iter().for_each(Result::unwrap);
+        others.end().into_iter().for_each(std::result::Result::unwrap);
     }
 }
 
@@ -103,13 +103,14 @@ fn a_missing_process_is_named_after_the_time_to_start() {
     assert!(text.contains("scheduler") && text.contains(&root), "{text}");
     // One of three.
     let others = Job { servers: 1, ..job.clone() };
-    let others = Job::start(&Job { options: job.options.clone(), ..others }, |_| {});
+    let others = Job { options: job.options.clone(), ..others }.start();
     let text = failure(Job { servers: 1, ..job }.open(1, &others.root), Timeout);
     assert!(text.contains("worker 0"), "{text}");
     let ends = others.end();
     for end in ends {
         let error = end.unwrap_err();
-        assert!(error.message().contains("worker 0"), "{error}");
+        assert_eq!(error.status, Timeout.code());
+        assert!(error.text.contains("worker 0"), "{error:?}");
     }
     assert!(began.elapsed() < Duration::from_secs(8));
 }

@@ -102,7 +102,7 @@ fn waiting_for_a_ticket_is_bounded_and_cancelling_ends_the_loan() {
 #[test]
 fn a_failure_that_nobody_waited_for_is_kept() {
     let job = Job::new(2, 1);
-    let others = job.start(|_| {});
+    let others = job.start();
     let [first, second] = job.open_all(&others.root).try_into().unwrap();
     let (first, second) = (first.unwrap(), second.unwrap());
     first.init(1u64, &[1.0f32; 3]).unwrap();

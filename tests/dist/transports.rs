@@ -10,7 +10,7 @@ const ELEMENTS: usize = 300_000;
 
 /// What the worker of a job reports about its server, once that is `expected`.
 fn used(job: &Job, expected: &'static str) -> TransportUse {
-    let others = job.start(|_| {});
+    let others = job.start();
     let store = job.open(0, &others.root).unwrap();
     store.init(1u64, &vec![0.0f32; ELEMENTS]).unwrap();
     let mut observer = Observer::open(&job.config("worker", None, &others.root)).unwrap();
@@ -34,7 +34,7 @@ fn used(job: &Job, expected: &'static str) -> TransportUse {
         std::thread::sleep(Duration::from_millis(50));
     };
     store.close(Duration::from_secs(20)).unwrap();
-    others.end().into_iter().for_each(Result::unwrap);
+    others.end().into_iter().for_each(std::result::Result::unwrap);
     used
 }
 
