@@ -258,7 +258,8 @@ pub struct Limits {
     pub max_rounds_ahead: u64,
     /// Send window of one link, in frames. A more urgent message overtakes only those behind the window.
     pub window_frames: usize,
-    /// Send window of one link, in bytes: no frame of data is sent while this many are unacknowledged.
+    /// Smallest send window of one link, in bytes: no frame of data is sent while as many as the window are
+    /// unacknowledged. It grows to twice what the link delivers in a round trip.
     pub window_bytes: u64,
     /// Half duplex, where both directions are work for the same few processors: workers queue pulls behind
     /// pushes, and servers hold values back while the worker has more to send. Each process decides for
@@ -343,7 +344,8 @@ impl Limits {
         (self.peer_timeout / 16).max(1)
     }
 
-    /// First retransmission timeout of a frame; doubled each time, up to four times this.
+    /// First retransmission timeout of a frame, unless two round trips are longer; doubled each time, up to four
+    /// times this.
     #[must_use]
     pub(crate) fn resend(&self) -> Time {
         (self.peer_timeout / 32).max(1)

@@ -8,6 +8,9 @@ use super::job::{Data, DeliveryToken, Limits, MS, Time};
 use super::message::flags::{ANSWER, LAST as LAST_FLAG};
 use super::message::{Header, MOST_BYTES, MOST_PARTS, Message, MessageKind};
 use super::queue::{QueuedMessage, SendQueue};
+use window::{SendWindow, Sent};
+
+mod window;
 
 /// Priority of control messages, above all data; they keep their order.
 pub(super) const CONTROL: i32 = i32::MAX;
@@ -29,6 +32,8 @@ struct InFlightMessage<D> {
     /// Moment of the next retransmission.
     due: Time,
     pause: Time,
+    /// None once it was sent again: an acknowledgement may be for either.
+    sent: Option<Sent>,
 }
 
 impl<D> InFlightMessage<D> {
@@ -49,6 +54,7 @@ pub(super) struct ReliableStream<D> {
     queue: SendQueue<D>,
     flight: VecDeque<InFlightMessage<D>>,
     flight_bytes: u64,
+    window: SendWindow,
     /// Lower bound of the next retransmission.
     due: Time,
     /// Sequence of the first message in flight.
@@ -95,6 +101,7 @@ impl<D: Data> ReliableStream<D> {
             queue: SendQueue::default(),
             flight: VecDeque::new(),
             flight_bytes: 0,
+            window: SendWindow::new(now),
             due: Time::MAX,
             first: 1,
             progress: now,
@@ -141,7 +148,8 @@ impl<D: Data> ReliableStream<D> {
         self.hear(now);
         let (acknowledgement, sequence) = (message.head.ack, message.head.sequence);
         let is_sent = acknowledgement < self.next_sequence();
-        let delivered = if is_sent { self.acknowledge(acknowledgement, now) } else { Vec::new() };
+        let delivered =
+            if is_sent { self.acknowledge(acknowledgement, now, limits) } else { Vec::new() };
         let (mut next, mut early) = (None, Vec::new());
         let is_taken = sequence > 0 && (sequence <= self.received || self.queue.len() < room);
         let obstacle = match sequence {
@@ -239,15 +247,22 @@ impl<D: Data> ReliableStream<D> {
     }
 
     /// Drops acknowledged messages.
-    fn acknowledge(&mut self, ack: u64, now: Time) -> Vec<DeliveryToken> {
-        let mut delivered = Vec::new();
+    fn acknowledge(&mut self, ack: u64, now: Time, limits: &Limits) -> Vec<DeliveryToken> {
+        let (mut delivered, mut last) = (Vec::new(), None);
+        let is_full = self.flight_bytes >= self.window.bytes(limits.window_bytes);
         while self.first <= ack {
-            if let Some(sent) = self.flight.pop_front() {
-                self.flight_bytes -= sent.message.body.len();
-                delivered.extend(sent.tokens);
+            if let Some(frame) = self.flight.pop_front() {
+                let bytes = frame.message.body.len();
+                self.flight_bytes -= bytes;
+                self.window.deliver(bytes, now);
+                last = frame.sent;
+                delivered.extend(frame.tokens);
             }
             self.first += 1;
             self.progress = now;
+        }
+        if let Some(sent) = last {
+            self.window.measure(sent, is_full, now);
         }
         if self.flight.is_empty() {
             self.due = Time::MAX;
@@ -275,8 +290,10 @@ impl<D: Data> ReliableStream<D> {
             self.due = Time::MAX;
             for (sent, sequence) in self.flight.iter_mut().zip(self.first..) {
                 if sent.retransmission_due(self.progress) <= now {
-                    sent.pause = (sent.pause * 2).clamp(limits.resend(), limits.resend() * 4);
+                    let first = self.window.patience(limits.resend());
+                    sent.pause = (sent.pause * 2).clamp(first, first * 4);
                     sent.due = now + sent.pause;
+                    sent.sent = None;
                     emit(&sent.message, sequence, self.flight_bytes);
                     self.resent += 1;
                     said = true;
@@ -286,6 +303,7 @@ impl<D: Data> ReliableStream<D> {
         }
         while self.has_room(limits) && self.held_until() <= now {
             let Some((mut message, tokens)) = self.next() else { break };
+            let sent = Some(self.window.sent(self.flight_bytes, now));
             self.flight_bytes += message.body.len();
             // A message that fills the window needs no flag: each quarter of the window is acknowledged.
             if self.queue.is_empty() {
@@ -293,9 +311,10 @@ impl<D: Data> ReliableStream<D> {
             }
             emit(&message, self.next_sequence(), self.flight_bytes);
             said = true;
-            let pause = limits.resend();
+            let pause = self.window.patience(limits.resend());
             self.due = self.due.min(now + pause);
-            self.flight.push_back(InFlightMessage { message, tokens, due: now + pause, pause });
+            let due = now + pause;
+            self.flight.push_back(InFlightMessage { message, tokens, due, pause, sent });
         }
         let ack_due = self.ack_at.is_some_and(|at| at <= now);
         if !said && (ack_due || self.is_heartbeat_due(now, limits)) {
@@ -351,7 +370,8 @@ impl<D: Data> ReliableStream<D> {
 
     /// Control messages ignore the limit in bytes: they unblock other members.
     fn has_room(&self, limits: &Limits) -> bool {
-        let light = self.flight_bytes < limits.window_bytes || self.queue.is_next(CONTROL);
+        let most = self.window.bytes(limits.window_bytes);
+        let light = self.flight_bytes < most || self.queue.is_next(CONTROL);
         self.flight.is_empty() || (light && self.flight.len() < limits.window_frames)
     }
 
