@@ -161,6 +161,7 @@
 #![warn(unreachable_pub)]
 #![deny(unsafe_code)]
 
+mod bit_set;
 mod drops;
 mod job;
 mod machine;

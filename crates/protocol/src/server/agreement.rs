@@ -1,6 +1,8 @@
 //! Agreement (also: leader-decided consensus): all ranks propose a content, the lowest living rank decides.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
+
+use crate::bit_set::BitSet;
 
 /// Proposed of one rank: the number of its request, and the content.
 #[derive(Debug, Clone)]
@@ -24,12 +26,12 @@ enum AgreementStage {
 pub(super) struct Agreement<V> {
     stage: AgreementStage,
     waiting: BTreeMap<u32, Proposed<V>>,
-    had: BTreeSet<u32>,
+    had: BitSet,
 }
 
 impl<V: Clone> Agreement<V> {
     pub(super) fn new() -> Self {
-        Self { stage: AgreementStage::Open, waiting: BTreeMap::new(), had: BTreeSet::new() }
+        Self { stage: AgreementStage::Open, waiting: BTreeMap::new(), had: BitSet::default() }
     }
 
     pub(super) fn is_ready(&self) -> bool {
@@ -50,7 +52,7 @@ impl<V: Clone> Agreement<V> {
 
     /// Forgets that a rank had a wish: it was refused or withdrawn.
     pub(super) fn forget(&mut self, rank: u32) {
-        self.had.remove(&rank);
+        self.had.remove(rank);
     }
 
     /// Whether a rank has a pending wish, or is the provider.

@@ -1,12 +1,14 @@
 //! The directory of a job, on server 0 (also: name service, metadata service): the existing keys in the order
 //! of their init, the placement of their slices, and the settings in force.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use foldhash::HashMap;
 
 use super::Workers;
 use super::agreement::{Agreement, Proposed};
+use crate::bit_set::BitSet;
 use crate::drops::{DropReason, Handled};
 use crate::job::{Data, Failure, Limits, Peer, Reason, naming};
 use crate::message::kinds::{Ask, Declare, Failed, Place, Ready, Remove, Removed};
@@ -22,10 +24,10 @@ pub(super) struct KeyEntry {
     name: NameHash,
     pub(super) generation: u32,
     pub(super) agreement: Agreement<KeySpec>,
-    pub(super) place: Option<Placement>,
+    pub(super) place: Option<Arc<Placement>>,
     /// Look-ups that wait for the init: rank and request.
     pub(super) finders: Vec<(u32, u64)>,
-    removed_by: BTreeSet<u32>,
+    removed_by: BitSet,
 }
 
 /// Second hash of a name, 0 if it is not known, and the worker that declared it first.
@@ -195,7 +197,7 @@ impl Directory {
             agreement: Agreement::new(),
             place: None,
             finders: Vec::new(),
-            removed_by: BTreeSet::new(),
+            removed_by: BitSet::default(),
         });
         if entry.name.hash == 0 {
             entry.name = NameHash { hash, rank: wish.rank };
@@ -237,7 +239,7 @@ impl Directory {
         }
         entry.generation += 1;
         let whole = value.whole || self.whole;
-        entry.place = self.placer.add(KeySpec { whole, ..value });
+        entry.place = self.placer.add(KeySpec { whole, ..value }).map(Arc::new);
         if entry.place.is_some() {
             return self.tell(key, rank, request, true);
         }
@@ -298,7 +300,7 @@ impl Directory {
         let Some(entry) = self.entries.get(&key) else { return };
         let Some(place) = &entry.place else { return };
         let (generation, name) = (entry.generation, entry.name.hash);
-        let decision = Decision::Key(place.clone());
+        let decision = Decision::Key(Placement::clone(place));
         let (setting, differs) = (0, false);
         let place = Place { key, generation, name, setting, request, provide, differs, decision };
         self.answers.push((rank, DirectoryAnswer::Place(place)));
@@ -308,7 +310,7 @@ impl Directory {
         let Remove { key, generation, request, back, .. } = *remove;
         match self.life_mut(key, generation) {
             Some(entry) if back => {
-                entry.removed_by.remove(&rank);
+                entry.removed_by.remove(rank);
                 self.tell_removed(rank, (key, generation), request, true);
             }
             Some(entry) => {
@@ -342,7 +344,7 @@ impl Directory {
             self.placer.remove(place);
         }
         self.past.insert(key, entry.generation);
-        for rank in entry.removed_by {
+        for rank in entry.removed_by.iter() {
             self.tell_removed(rank, (key, entry.generation), 0, false);
         }
     }
@@ -416,6 +418,12 @@ impl Directory {
         let decision = Decision::Setting(decided);
         let place = Place { key, generation, name, setting, request, provide, differs, decision };
         self.answers.push((wish.rank, DirectoryAnswer::Place(place)));
+    }
+
+    /// Placement of a key in a generation.
+    pub(super) fn place_of(&self, key: u64, generation: u32) -> Option<&Arc<Placement>> {
+        let entry = self.entries.get(&key).filter(|entry| entry.generation == generation)?;
+        entry.place.as_ref()
     }
 
     /// All keys, the last one first.

@@ -1,12 +1,12 @@
 //! The keys of a server, each in its last generation.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 
 use super::SliceName;
 use super::rounds::Slice;
+use crate::bit_set::BitSet;
 use crate::message::Placement;
 use crate::table::Table;
 
@@ -18,7 +18,7 @@ pub(super) struct ServerKey<D> {
     pub(super) slices: SmallVec<[Option<Slice<D>>; 1]>,
     /// By rank, the announced pushes of workers that are done.
     pub(super) pushes: SmallVec<[u64; 2]>,
-    pub(super) removed_by: BTreeSet<u32>,
+    pub(super) removed_by: BitSet,
 }
 
 /// Keys of this server: insertion, removal and lookup take constant time.

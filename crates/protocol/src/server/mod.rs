@@ -13,11 +13,11 @@ mod keys;
 mod role;
 mod rounds;
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use super::bit_set::BitSet;
 use super::drops::{DropReason, Handled};
 use super::job::{AT_ONCE, Data, Failure, Limits, Peer, Reason, Role, take_all};
 use super::message::kinds::{
@@ -152,8 +152,8 @@ impl Workers {
     }
 
     /// Active workers that are missing in a set.
-    fn absent(&self, came: &BTreeSet<u32>) -> Vec<Peer> {
-        self.active().filter(|rank| !came.contains(rank)).map(Peer::worker).collect()
+    fn absent(&self, came: &BitSet) -> Vec<Peer> {
+        self.active().filter(|rank| !came.contains(*rank)).map(Peer::worker).collect()
     }
 }
 
@@ -304,12 +304,15 @@ impl<D: Data> Server<D> {
             self.drop_key(id, older);
         }
         let workers = self.workers.limits.workers as usize;
+        // Server 0 has it in the directory.
+        let known = self.directory.place_of(id, generation).filter(|known| ***known == place);
+        let place = known.map_or_else(|| Arc::new(place), Arc::clone);
         let key = ServerKey {
             generation,
-            place: Arc::new(place),
+            place,
             slices: SmallVec::new(),
             pushes: SmallVec::from_elem(0, workers),
-            removed_by: BTreeSet::new(),
+            removed_by: BitSet::default(),
         };
         self.keys.insert(id, key);
         Ok(())

@@ -4,6 +4,7 @@
 use super::errors;
 use super::operation::{OpId, Operation, OperationKind, RemovalRollback};
 use super::{DIRECTORY, Worker, WorkerAction, WorkerKey};
+use crate::bit_set::BitSet;
 use crate::drops::{DropReason, Handled};
 use crate::job::{Data, Peer, Time};
 use crate::message::kinds::{Declare, Remove, Removed};
@@ -62,7 +63,7 @@ impl<D: Data> Worker<D> {
             OperationKind::Push { .. }
                 if started || self.keys.get(&key).and_then(WorkerKey::place).is_some() =>
             {
-                op.unanswered = super::Slices::default();
+                op.unanswered = BitSet::default();
                 self.finish_if_complete(id);
             }
             OperationKind::Init { .. } if started => self.withdraw_init(id, key),

@@ -10,7 +10,6 @@ mod keys;
 mod operation;
 mod requests;
 mod role;
-mod slices;
 #[cfg(test)]
 mod tests;
 mod touched;
@@ -18,6 +17,7 @@ mod undelivered;
 
 use std::collections::BTreeSet;
 
+use super::bit_set::BitSet;
 use super::drops::{DropReason, Handled};
 use super::job::{
     AT_ONCE, Data, DeliveryToken, Failure, Limits, Mode, OnLoss, Peer, Reason, Role, Time, naming,
@@ -35,7 +35,6 @@ pub use facts::{Ended, KeyNameLookup};
 use keys::WorkerKey;
 use operation::{CatchUpTarget, Operation, OperationKind};
 pub use operation::{OpId, PullDependency};
-use slices::Slices;
 use touched::TouchedKeys;
 
 /// Maximum operations whose timers are handled in one step; the next step has the rest. Each step looks at
@@ -509,7 +508,7 @@ impl<D: Data> Worker<D> {
         }
         if !std::mem::replace(sought, true) {
             op.started = false;
-            op.unanswered = Slices::default();
+            op.unanswered = BitSet::default();
             self.waiting.insert(id);
             self.pump(key);
         }

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::slices::Slices;
 use super::undelivered::Undelivered;
+use crate::bit_set::BitSet;
 use crate::job::{MS, Peer, Time};
 use crate::message::KeySpec;
 use crate::telemetry::CallKind;
@@ -108,9 +108,9 @@ pub(super) struct Operation<D> {
     /// Unacknowledged messages.
     pub(super) undelivered: Undelivered,
     /// Slices that wait for credit.
-    pub(super) unsent: Slices,
+    pub(super) unsent: BitSet,
     /// Slices whose values have not arrived.
-    pub(super) unanswered: Slices,
+    pub(super) unanswered: BitSet,
 }
 
 impl<D> Operation<D> {
@@ -125,8 +125,8 @@ impl<D> Operation<D> {
             asked: false,
             awaited: None,
             undelivered: Undelivered::default(),
-            unsent: Slices::default(),
-            unanswered: Slices::default(),
+            unsent: BitSet::default(),
+            unanswered: BitSet::default(),
         }
     }
 
