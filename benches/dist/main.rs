@@ -1,6 +1,11 @@
 //! `cargo bench --bench dist`: one worker and one server on the loopback, beside raw TCP sockets, and
 //! with `--peers` beside MXNet where `make bench-peers` has installed it, all in the same run.
 //!
+//! `--tls` measures TCP beside TLS instead, and prints the ratios of time and processor time. Over a link of 10
+//! Gbit/s, which both directions share, as root:
+//! `unshare -n sh -c 'ip link set lo up && tc qdisc add dev lo root tbf rate 10gbit burst 4mb latency
+//! 50ms && cargo bench --bench dist -- --tls one-16M'`.
+//!
 //! `KVSTORE_PROGRAM` is the path of the program `kvstore`, which makes the certificates of jobs over TLS.
 //! Words after `--` choose the cases whose names, as `dist-one-1K`, contain one of them. `--page`
 //! writes the tables into docs/performance.md, which says what the figures mean; `--quick` measures
@@ -53,6 +58,8 @@ fn warm_up() -> Duration {
 
 /// Lets MXNet take turns with ours.
 const PEERS: &str = "--peers";
+/// Lets TLS take turns with TCP alone.
+const TLS: &str = "--tls";
 
 /// Somebody who can make rounds of a case: a push of all keys, and a pull of all.
 trait Subject {
@@ -99,7 +106,13 @@ fn main() -> io::Result<()> {
     let header = machine::header(&command, &format!("medians of {} turns", turns()));
     let mut all = Vec::new();
     for case in &cases {
-        let figures = measure(case)?;
+        if page::flag(TLS) {
+            let figures = take_turns(secrecy(case)?)?;
+            let (title, rows) = (table::title(case), table::of_case(case, &figures));
+            println!("\n## {title}\n\n{rows}\n{}", table::ratios(&figures));
+            continue;
+        }
+        let figures = take_turns(subjects(case)?)?;
         let text = table::of_case(case, &figures);
         println!("\n## {}\n\n{text}", table::title(case));
         // These tables are the same on machines where MXNet cannot be installed.
@@ -116,8 +129,17 @@ fn main() -> io::Result<()> {
     Ok(())
 }
 
-/// Lets all subjects of a case run in turn.
-fn measure(case: &Case) -> io::Result<Vec<Figures>> {
+/// Ours over TCP, and with what protects its bytes.
+fn secrecy(case: &Case) -> io::Result<Vec<Box<dyn Subject>>> {
+    let mut subjects: Vec<Box<dyn Subject>> = Vec::new();
+    for way in [Way::Tcp, Way::Tls] {
+        subjects.push(Box::new(ours::Ours::start(case, way, Calls::Queued)?));
+    }
+    Ok(subjects)
+}
+
+/// All subjects of a case.
+fn subjects(case: &Case) -> io::Result<Vec<Box<dyn Subject>>> {
     let mut subjects: Vec<Box<dyn Subject>> = Vec::new();
     for (way, calls) in [
         (Way::Tcp, Calls::Queued),
@@ -136,6 +158,11 @@ fn measure(case: &Case) -> io::Result<Vec<Figures>> {
     if page::flag(PEERS) {
         subjects.extend(mxnet::Mxnet::start(case)?.map(|it| Box::new(it) as Box<dyn Subject>));
     }
+    Ok(subjects)
+}
+
+/// Lets the subjects run in turn.
+fn take_turns(mut subjects: Vec<Box<dyn Subject>>) -> io::Result<Vec<Figures>> {
     let repeats: Vec<Repeats> = subjects.iter_mut().map(repeats).collect::<io::Result<_>>()?;
     let mut all: Vec<Figures> = subjects
         .iter()

@@ -48,6 +48,16 @@ pub fn of_case(case: &Case, all: &[Figures]) -> String {
     text
 }
 
+/// Time and processor time of all others over those of the first.
+pub fn ratios(all: &[Figures]) -> String {
+    let cpu = |figures: &Figures| figures.cpu_s / figures.rounds as f64;
+    let ratio = |figures: &Figures| {
+        let (time, cpu) = (figures.median() / all[0].median(), cpu(figures) / cpu(&all[0]));
+        format!("{} over {}: time {time:.2}, processor time {cpu:.2}\n", figures.name, all[0].name)
+    };
+    all[1..].iter().map(ratio).collect()
+}
+
 /// A row for each case: MXNet's time, and how many times as fast others are. Nothing without MXNet.
 pub fn beside_mxnet(all: &[(&Case, Vec<Figures>)]) -> Option<String> {
     let mut text = "| case | MXNet |".to_owned();

@@ -23,12 +23,14 @@ pub use view::{
 use crate::config::{Config, JobConfig};
 use crate::credentials::{Credentials, take_kept};
 use crate::error::{Result, fail};
-use crate::runtime::{BadDelivery, BlockPool, TransportOpener, incarnation, read_all};
+use crate::runtime::{
+    BadDelivery, BlockPool, Bytes, TransportOpener, incarnation, read_all, read_sealed,
+};
 use crate::transport::{
     self, BlockingSender, DialPolicy, Inbox, Piece, Transport, TransportConfig,
 };
 use kvstore_protocol::{
-    BadFrame, HEADER, Header, JobView, Look, MessageKind, NO_RANK, Role, is_echo, write,
+    BadFrame, HEADER, Header, JobView, Look, Message, MessageKind, NO_RANK, Role, is_echo, write,
 };
 
 /// Maximum number of answers that were not read yet; more are dropped.
@@ -83,7 +85,22 @@ struct ReplyInbox {
 
 impl Inbox for ReplyInbox {
     fn arrived(&self, _: &str, len: usize, pieces: &mut dyn Iterator<Item = Piece<'_>>) {
-        let (messages, broken) = read_all(len, pieces, &self.blocks);
+        self.take(read_all(len, pieces, &self.blocks));
+    }
+
+    fn opened(&self, _: &str, len: usize, pieces: &mut dyn Iterator<Item = Piece<'_>>) {
+        self.take(read_sealed(len, pieces, &self.blocks));
+    }
+
+    fn down(&self, _: &str) {}
+
+    fn refused(&self, _: &str, reason: &str) {
+        let _ = self.answers.try_send(ObserverReply::Refused(reason.into()));
+    }
+}
+
+impl ReplyInbox {
+    fn take(&self, (messages, broken): (Vec<Message<Bytes>>, Option<BadDelivery>)) {
         for message in messages.iter().filter(|message| message.head.kind == MessageKind::Seen) {
             if let Some(seen) = JobView::decode(message.fields()) {
                 let (request, seen) = (message.head.request, Box::new(seen));
@@ -95,12 +112,6 @@ impl Inbox for ReplyInbox {
         if let Some(BadDelivery::Bad(BadFrame::Version(version))) = broken {
             let _ = self.answers.try_send(ObserverReply::Version(version));
         }
-    }
-
-    fn down(&self, _: &str) {}
-
-    fn refused(&self, _: &str, reason: &str) {
-        let _ = self.answers.try_send(ObserverReply::Refused(reason.into()));
     }
 }
 

@@ -34,19 +34,26 @@ struct Pieces<'a, 'b> {
     current: Piece<'a>,
     rest: &'b mut dyn Iterator<Item = Piece<'a>>,
     left: usize,
+    /// Whether payloads have checksums.
+    is_summed: bool,
 }
 
 impl Pieces<'_, '_> {
-    /// Copies the next `len` bytes; returns their CRC32C, or None if the delivery is too short.
+    /// Copies the next `len` bytes; returns their CRC32C, or any number if payloads have no checksums. None if
+    /// the delivery is too short.
     fn take(&mut self, len: usize, out: &mut Unwritten<'_>) -> Option<u32> {
         let (mut done, mut sum) = (0, 0);
+        let chunk = if self.is_summed { CHUNK } else { usize::MAX };
         while done < len {
             while self.current.len() == 0 {
                 self.current = self.rest.next()?;
             }
             let (taken, rest) =
-                self.current.split_at(self.current.len().min(len - done).min(CHUNK));
-            sum = kvstore_checksum::append(sum, out.put(taken));
+                self.current.split_at(self.current.len().min(len - done).min(chunk));
+            let copy = out.put(taken);
+            if self.is_summed {
+                sum = kvstore_checksum::append(sum, copy);
+            }
             self.current = rest;
             done += taken.len();
         }
@@ -59,6 +66,15 @@ impl Pieces<'_, '_> {
         self.take(out.len(), &mut out.into())
     }
 
+    /// Checks that a payload is complete, and that it has the expected checksum, if payloads have one.
+    fn intact(&self, found: Option<u32>, checksum: u32) -> Result<(), BadDelivery> {
+        match found {
+            Some(sum) if sum == checksum || !self.is_summed => Ok(()),
+            Some(_) => Err(BadDelivery::Bad(BadFrame::PayloadChecksum)),
+            None => Err(SHORT),
+        }
+    }
+
     /// Reads no more: the sender may reuse the memory.
     fn end(&mut self) {
         while self.rest.next().is_some() {}
@@ -67,6 +83,8 @@ impl Pieces<'_, '_> {
 
 /// Where the bytes of frames are read to.
 pub(super) struct FrameReader<'a> {
+    /// The tags of records have protected the delivery: its payloads have no checksums.
+    pub(super) is_sealed: bool,
     pub(super) blocks: &'a Arc<BlockPool>,
     /// Finds the destination of a value that a call waits for.
     pub(super) land: &'a dyn Fn(&Header, usize) -> Option<ReceiveTarget>,
@@ -82,7 +100,8 @@ pub(super) fn read(
     reader: &mut FrameReader<'_>,
 ) -> (Vec<Message<Bytes>>, Option<BadDelivery>) {
     let none: &[u8] = &[];
-    let mut pieces = Pieces { current: none.into(), rest: pieces, left: len };
+    let is_summed = !reader.is_sealed;
+    let mut pieces = Pieces { current: none.into(), rest: pieces, left: len, is_summed };
     // Most deliveries are one message, or some small ones.
     let (mut messages, mut broken) = (Vec::with_capacity((len / HEADER).clamp(1, SOME)), None);
     while pieces.left > 0 && broken.is_none() {
@@ -101,7 +120,26 @@ pub(crate) fn read_all(
     pieces: &mut dyn Iterator<Item = Piece<'_>>,
     blocks: &Arc<BlockPool>,
 ) -> (Vec<Message<Bytes>>, Option<BadDelivery>) {
-    read(len, pieces, &mut FrameReader { blocks, land: &|_, _| None, landings: Vec::new() })
+    read_without_values(len, pieces, blocks, false)
+}
+
+/// Like `read_all`, for a delivery that the tags of records have protected.
+pub(crate) fn read_sealed(
+    len: usize,
+    pieces: &mut dyn Iterator<Item = Piece<'_>>,
+    blocks: &Arc<BlockPool>,
+) -> (Vec<Message<Bytes>>, Option<BadDelivery>) {
+    read_without_values(len, pieces, blocks, true)
+}
+
+fn read_without_values(
+    len: usize,
+    pieces: &mut dyn Iterator<Item = Piece<'_>>,
+    blocks: &Arc<BlockPool>,
+    is_sealed: bool,
+) -> (Vec<Message<Bytes>>, Option<BadDelivery>) {
+    let (land, landings) = (&|_: &Header, _| None, Vec::new());
+    read(len, pieces, &mut FrameReader { is_sealed, blocks, land, landings })
 }
 
 fn one(
@@ -128,7 +166,7 @@ fn one(
     } else {
         body(opened.head.kind, len, pieces, reader.blocks)?
     };
-    intact(sum, opened.payload_checksum)?;
+    pieces.intact(sum, opened.payload_checksum)?;
     Ok(Message { head: opened.head, body })
 }
 
@@ -139,7 +177,8 @@ fn bundle(
     reader: &FrameReader<'_>,
 ) -> Result<Message<Bytes>, BadDelivery> {
     let mut table = vec![0; opened.head.covered(opened.payload)];
-    intact(pieces.fill(&mut table), opened.payload_checksum)?;
+    let sum = pieces.fill(&mut table);
+    pieces.intact(sum, opened.payload_checksum)?;
     let entries = read_table(&opened.head, &table, opened.payload).map_err(BadDelivery::Bad)?;
     let parts: Vec<_> = if entries.iter().all(|entry| entry.head.kind == MessageKind::Value) {
         values(entries, pieces, reader.blocks)?
@@ -159,7 +198,10 @@ fn values(
     let mut read = Ok(());
     let fill = |room: &mut Unwritten<'_>| {
         for entry in &entries {
-            read = read.and_then(|()| intact(pieces.take(entry.payload, room), entry.checksum));
+            read = read.and_then(|()| {
+                let sum = pieces.take(entry.payload, room);
+                pieces.intact(sum, entry.checksum)
+            });
         }
     };
     let bytes = entries.iter().map(|entry| entry.payload).sum();
@@ -181,16 +223,7 @@ fn part(
     reader: &FrameReader<'_>,
 ) -> Result<Message<Bytes>, BadDelivery> {
     let (sum, body) = body(head.kind, payload, pieces, reader.blocks)?;
-    intact(sum, checksum).map(|()| Message { head, body })
-}
-
-/// Checks that a payload is complete, and that it has the expected checksum.
-fn intact(found: Option<u32>, checksum: u32) -> Result<(), BadDelivery> {
-    match found {
-        Some(sum) if sum == checksum => Ok(()),
-        Some(_) => Err(BadDelivery::Bad(BadFrame::PayloadChecksum)),
-        None => Err(SHORT),
-    }
+    pieces.intact(sum, checksum).map(|()| Message { head, body })
 }
 
 /// Body of a message, a value in a block, and its checksum; None if the payload is incomplete.
@@ -207,7 +240,7 @@ fn body(
     let mut sum = None;
     let fill = |room: &mut Unwritten<'_>| sum = pieces.take(len, room);
     let block = blocks.make(len, fill).map_err(|_| BadDelivery::NoMemory)?;
-    sum.into_iter().for_each(|sum| block.has_checksum(sum));
+    sum.filter(|_| pieces.is_summed).into_iter().for_each(|sum| block.has_checksum(sum));
     Ok((sum, Body::Data(Bytes::of_block(Arc::new(block)))))
 }
 
@@ -215,6 +248,12 @@ fn body(
 mod tests {
     use super::*;
     use kvstore_protocol::testing::encode;
+
+    type ReadAll = fn(
+        usize,
+        &mut dyn Iterator<Item = Piece<'_>>,
+        &Arc<BlockPool>,
+    ) -> (Vec<Message<Bytes>>, Option<BadDelivery>);
 
     fn frames(count: usize) -> Vec<u8> {
         let mut bytes = Vec::new();
@@ -245,6 +284,30 @@ mod tests {
                 assert_eq!(content.len(), at * 37);
             }
         }
+    }
+
+    #[test]
+    fn payloads_of_a_sealed_delivery_need_no_checksum_and_are_complete() {
+        let (blocks, payload) = (Arc::default(), vec![7; 40_000]);
+        let head = Header { kind: MessageKind::Push, key: 3, ..Header::default() };
+        let mut bytes = vec![0; head.len()];
+        kvstore_protocol::write_front(&head, payload.len(), 0, &mut bytes);
+        bytes.extend_from_slice(&payload);
+        let read =
+            |read: ReadAll| read(bytes.len(), &mut bytes.chunks(999).map(Piece::from), &blocks);
+        let (messages, broken) = read(read_sealed);
+        assert_eq!((messages.len(), broken), (1, None));
+        let Body::Data(data) = &messages[0].body else { panic!("a push has data") };
+        assert_eq!(data.read(<[u8]>::to_vec), Some(payload.clone()));
+        // The number that stands in place of the checksum is not kept as one.
+        assert_eq!(data.in_place().unwrap().known_checksum(), None);
+        // The last byte is missing.
+        let mut pieces = bytes[..bytes.len() - 1].chunks(999).map(Piece::from);
+        let (messages, broken) = read_sealed(bytes.len(), &mut pieces, &blocks);
+        assert_eq!((messages.len(), broken), (0, Some(SHORT)));
+        let (messages, broken) = read(read_all);
+        let bad = BadDelivery::Bad(BadFrame::PayloadChecksum);
+        assert_eq!((messages.len(), broken), (0, Some(bad)));
     }
 
     #[test]

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 pub(crate) use buffers::{Block, BlockPool, Bytes, Encoded, Loan, ReceiveTarget};
 use event_log::DropLog;
-pub(crate) use inbox::{BadDelivery, read_all};
+pub(crate) use inbox::{BadDelivery, read_all, read_sealed};
 use outbox::Outbox;
 
 use crate::error::{Error, Result};
@@ -344,6 +344,7 @@ impl<H: DriverHost> Driver<H> {
         self: &Arc<Self>,
         from: &str,
         len: usize,
+        is_sealed: bool,
         pieces: &mut dyn Iterator<Item = Piece<'_>>,
     ) {
         let (who, from) = who_and_address(from);
@@ -356,7 +357,7 @@ impl<H: DriverHost> Driver<H> {
             self.host.landing(self, machine, head, len)
         };
         let (blocks, landings) = (&self.blocks, Vec::new());
-        let mut reader = inbox::FrameReader { blocks, land: &land, landings };
+        let mut reader = inbox::FrameReader { is_sealed, blocks, land: &land, landings };
         let (mut messages, broken) = inbox::read(len, pieces, &mut reader);
         if let Some(who) = who {
             authorize::keep_own(who, from, &mut messages, &self.ledger);
@@ -420,7 +421,11 @@ impl<H: DriverHost> DriverInbox<H> {
 
 impl<H: DriverHost> Inbox for DriverInbox<H> {
     fn arrived(&self, from: &str, len: usize, pieces: &mut dyn Iterator<Item = Piece<'_>>) {
-        self.tell(|driver| driver.arrived(from, len, pieces));
+        self.tell(|driver| driver.arrived(from, len, false, pieces));
+    }
+
+    fn opened(&self, from: &str, len: usize, pieces: &mut dyn Iterator<Item = Piece<'_>>) {
+        self.tell(|driver| driver.arrived(from, len, true, pieces));
     }
 
     fn down(&self, address: &str) {

@@ -82,7 +82,11 @@ pub(super) fn fill(parcel: &mut SendBuffer, own: &[u8], lent: &[(usize, Vec<u8>)
     let mut taken = 0;
     for (at, lent) in lent {
         parcel.copy(&own[taken..*at]);
-        parcel.lend(lent.clone().into());
+        if parcel.borrows() {
+            parcel.lend(lent.clone().into());
+        } else {
+            parcel.copy(lent);
+        }
         taken = *at;
     }
     parcel.copy(&own[taken..]);

@@ -61,6 +61,12 @@ pub(crate) trait Inbox: Send + Sync {
     /// `from`, as in `worker.3@`.
     fn arrived(&self, from: &str, len: usize, pieces: &mut dyn Iterator<Item = Piece<'_>>);
 
+    /// Like `arrived`, for bytes of records that were opened: their tags have protected the bytes, so frames have
+    /// no checksums of their payloads.
+    fn opened(&self, from: &str, len: usize, pieces: &mut dyn Iterator<Item = Piece<'_>>) {
+        self.arrived(from, len, pieces);
+    }
+
     /// The process at an address has ended.
     fn down(&self, address: &str);
 

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use smallvec::SmallVec;
 
 use super::shm::RingReservation;
+use super::tls::{content_mut, records_len, write_content};
 use crate::sys::sync::Mutex;
 
 /// Maximum number of spare buffers of one size.
@@ -42,6 +43,9 @@ pub(crate) struct SendBuffer {
 pub(super) enum SendMemory {
     /// Memory of this process; all of it was written once.
     Own(PooledBuffer),
+    /// Memory of this process in the layout of records of TLS, which are sealed in their place. So many bytes of
+    /// content in front are of the transport.
+    Records(PooledBuffer, usize),
     Shared(RingReservation),
 }
 
@@ -55,6 +59,15 @@ pub(super) struct PooledBuffer {
 impl SendBuffers {
     /// An empty buffer with space for `room` bytes.
     pub(super) fn take(self: &Arc<Self>, room: usize) -> SendBuffer {
+        SendBuffer::of(SendMemory::Own(self.memory(room)))
+    }
+
+    /// An empty buffer of records with space for `room` bytes, behind `front` bytes of the transport.
+    pub(super) fn take_records(self: &Arc<Self>, room: usize, front: usize) -> SendBuffer {
+        SendBuffer::of(SendMemory::Records(self.memory(records_len(front + room)), front))
+    }
+
+    fn memory(self: &Arc<Self>, room: usize) -> PooledBuffer {
         let bytes = if KEPT.contains(&room) {
             let size = room.next_multiple_of(STEP);
             let kept = self.spare.lock().get_mut(size / STEP).and_then(Vec::pop);
@@ -62,14 +75,17 @@ impl SendBuffers {
         } else {
             vec![0; room]
         };
-        let own = PooledBuffer { bytes, used: 0, home: Arc::clone(self) };
-        SendBuffer { memory: SendMemory::Own(own), len: 0, lent: Vec::new(), row: None }
+        PooledBuffer { bytes, used: 0, home: Arc::clone(self) }
     }
 }
 
 impl SendBuffer {
     pub(super) fn shared(claim: RingReservation) -> Self {
-        Self { memory: SendMemory::Shared(claim), len: 0, lent: Vec::new(), row: None }
+        Self::of(SendMemory::Shared(claim))
+    }
+
+    fn of(memory: SendMemory) -> Self {
+        Self { memory, len: 0, lent: Vec::new(), row: None }
     }
 
     /// Appends `len` bytes, which `write` writes.
@@ -82,13 +98,25 @@ impl SendBuffer {
     pub(crate) fn copy(&mut self, bytes: &[u8]) {
         match &mut self.memory {
             SendMemory::Own(own) => own.bytes[self.len..][..bytes.len()].copy_from_slice(bytes),
+            SendMemory::Records(own, front) => {
+                write_content(&mut own.bytes, *front + self.len, bytes);
+            }
             SendMemory::Shared(claim) => claim.write(self.len, bytes),
         }
         self.len += bytes.len();
     }
 
-    /// Appends a copy of these bytes; returns their CRC32C.
+    /// Whether the tags of records protect the content: frames need no checksums of their payloads.
+    pub(crate) fn is_sealed(&self) -> bool {
+        matches!(self.memory, SendMemory::Records(..))
+    }
+
+    /// Appends a copy of these bytes; returns their CRC32C, or 0 if the buffer is sealed.
     pub(crate) fn copy_summed(&mut self, bytes: &[u8]) -> u32 {
+        if self.is_sealed() {
+            self.copy(bytes);
+            return 0;
+        }
         // Each chunk is read a second time while it is in the cache.
         bytes.chunks(CHUNK).fold(0, |sum, chunk| {
             self.copy(chunk);
@@ -107,6 +135,15 @@ impl SendBuffer {
     pub(crate) fn fill(&mut self, at: usize, len: usize, write: impl FnOnce(&mut [u8])) {
         match &mut self.memory {
             SendMemory::Own(own) => write(&mut own.bytes[at..][..len]),
+            SendMemory::Records(own, front) => {
+                let at = *front + at;
+                if let Some(place) = content_mut(&mut own.bytes, at, len) {
+                    return write(place);
+                }
+                let mut bytes = SmallVec::<[u8; FEW]>::from_elem(0, len);
+                write(&mut bytes);
+                write_content(&mut own.bytes, at, &bytes);
+            }
             // The receiver may write this memory, so there is no reference to it.
             SendMemory::Shared(claim) => {
                 let mut bytes = SmallVec::<[u8; FEW]>::from_elem(0, len);
@@ -139,6 +176,11 @@ impl SendBuffer {
 }
 
 impl PooledBuffer {
+    /// All of the memory.
+    pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes
+    }
+
     /// Keeps the first `used` bytes as the content.
     pub(super) fn cut(mut self, used: usize) -> Self {
         self.used = used;

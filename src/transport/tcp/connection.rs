@@ -17,7 +17,8 @@ use super::call_backs::CallBacks;
 use super::framing::{HEAD, MessageKind, head};
 use crate::sys;
 use crate::sys::sync::Mutex;
-use crate::transport::tls::{Sealer, TlsError};
+use crate::transport::send_buffer::PooledBuffer;
+use crate::transport::tls::{Sealer, TlsError, records_len, write_content};
 use crate::transport::{SendQueue, who_and_address};
 
 /// Idle time before the first TCP keepalive probe. A connection may be idle for long between rounds; probes
@@ -40,6 +41,8 @@ pub(super) struct Connection {
     from: String,
     /// Whether this process sends over it, if it has another one with the peer.
     is_preferred: bool,
+    /// Whether it carries records of TLS.
+    is_sealed: bool,
     write: Mutex<WriteHalf>,
     ended: AtomicBool,
     /// The peer has announced the end of its process.
@@ -111,6 +114,7 @@ impl Connection {
         records: &Arc<RecordBuffers>,
         call_backs: &Arc<CallBacks>,
     ) -> Arc<Self> {
+        let is_sealed = sealer.is_some();
         let write = WriteHalf {
             sealer,
             records: Arc::clone(records),
@@ -123,6 +127,7 @@ impl Connection {
             socket,
             from,
             is_preferred,
+            is_sealed,
             write: Mutex::new(write),
             ended: AtomicBool::new(false),
             said_goodbye: AtomicBool::new(false),
@@ -141,6 +146,10 @@ impl Connection {
 
     pub(super) fn is_preferred(&self) -> bool {
         self.is_preferred
+    }
+
+    pub(super) fn is_sealed(&self) -> bool {
+        self.is_sealed
     }
 
     pub(super) fn fd(&self) -> RawFd {
@@ -224,6 +233,12 @@ impl Connection {
         lent: &[(usize, Bytes)],
     ) -> io::Result<()> {
         self.write.lock().send(self, kind, own, lent)
+    }
+
+    /// Sends frames that lie in records, `len` bytes behind the place of the head of their message. Without TLS
+    /// they are lost: they have no checksums.
+    pub(super) fn send_records(&self, records: PooledBuffer, len: usize) -> io::Result<()> {
+        self.write.lock().send_records(self, records, len)
     }
 
     /// Has the queue called on the thread that reads from this connection, once no bytes are owed.
@@ -357,16 +372,41 @@ impl WriteHalf {
         let Some(sealer) = &mut self.sealer else { return Ok(()) };
         let mut records = self.records.take();
         seal(sealer, &mut records.bytes).map_err(io::Error::other)?;
-        let mut sent = 0;
-        while !self.owes() && sent < records.bytes.len() {
-            let Some(count) = connection.write(&[IoSlice::new(&records.bytes[sent..])])? else {
+        self.put(connection, records)
+    }
+
+    fn send_records(
+        &mut self,
+        connection: &Connection,
+        mut records: PooledBuffer,
+        len: usize,
+    ) -> io::Result<()> {
+        let Some(sealer) = &mut self.sealer else { return Ok(()) };
+        let (image, len, mut before) = (records.bytes_mut(), HEAD + len, Vec::new());
+        write_content(image, 0, &head(MessageKind::Frames, len - HEAD)?);
+        let is_sealed = sealer.seal_image(image, len, &mut before).map_err(io::Error::other)?;
+        if !before.is_empty() {
+            self.put(connection, before)?;
+        }
+        if is_sealed { self.put(connection, records.cut(records_len(len))) } else { Ok(()) }
+    }
+
+    /// Sends bytes behind those that are owed, and owes what the socket does not take.
+    fn put(
+        &mut self,
+        connection: &Connection,
+        bytes: impl AsRef<[u8]> + Send + 'static,
+    ) -> io::Result<()> {
+        let (mut sent, len) = (0, bytes.as_ref().len());
+        while !self.owes() && sent < len {
+            let Some(count) = connection.write(&[IoSlice::new(&bytes.as_ref()[sent..])])? else {
                 break;
             };
             sent += count;
         }
-        if sent < records.bytes.len() {
+        if sent < len {
             self.begin(connection);
-            self.owed.push_back(Bytes::from_owner(records).slice(sent..));
+            self.owed.push_back(Bytes::from_owner(bytes).slice(sent..));
         }
         Ok(())
     }

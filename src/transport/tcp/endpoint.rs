@@ -145,7 +145,12 @@ impl Receiver for Incoming {
         let from = connection.from();
         match kind {
             MessageKind::Frames => {
-                self.inbox.arrived(from, payload.len(), &mut std::iter::once(payload.into()));
+                let (len, mut pieces) = (payload.len(), std::iter::once(payload.into()));
+                if connection.is_sealed() {
+                    self.inbox.opened(from, len, &mut pieces);
+                } else {
+                    self.inbox.arrived(from, len, &mut pieces);
+                }
             }
             MessageKind::Offer(kind) => self.transports.accept(kind, from, payload),
             MessageKind::Goodbye => connection.take_goodbye(),

@@ -19,19 +19,14 @@ use mio::{Events, Interest, Poll, Registry, Token, Waker};
 use super::call_backs::CallBacks;
 use super::connection::Connection;
 use super::framing::{Delivery, HEAD, MessageKind, first};
+use super::receive_buffer::{ReceiveBuffer, SOME};
 use crate::log::{Level, log};
 use crate::sys::processors;
 use crate::sys::sync::Mutex;
 use crate::transport::adaptive_wait::AdaptiveWait;
 use crate::transport::send_queue::go_on;
-use crate::transport::tls::Opener;
+use crate::transport::tls::{Opener, records_len};
 
-/// Size of a read while the number of expected bytes is unknown.
-const SOME: usize = 64 << 10;
-/// Maximum size of a buffer that is kept for other connections.
-const MOST_KEPT: usize = 4 << 20;
-/// Number of buffers that a thread keeps.
-const BUFFERS: usize = 4;
 const WAKE: Token = Token(usize::MAX);
 /// A connection whose peer takes no bytes is looked at this often in the time that it has.
 const LOOKS: u32 = 4;
@@ -196,20 +191,10 @@ fn pay(connection: &Connection) {
 struct Reader {
     connection: Arc<Connection>,
     opener: Option<Opener>,
-    /// Records of TLS that are not whole yet.
-    sealed: ReceiveBuffer,
-    plain: ReceiveBuffer,
+    buffer: ReceiveBuffer,
     is_ready: bool,
     /// The peer sends no more.
     is_closing: bool,
-}
-
-/// Bytes that have arrived and were not handed on.
-#[derive(Default)]
-struct ReceiveBuffer {
-    bytes: Vec<u8>,
-    start: usize,
-    end: usize,
 }
 
 /// What a read has led to.
@@ -297,9 +282,8 @@ impl Reading {
                     Interest::READABLE | Interest::WRITABLE,
                 )
             });
-            let (sealed, plain) = (ReceiveBuffer::of(sealed), ReceiveBuffer::of(plain));
-            let reader =
-                Reader { connection, opener, sealed, plain, is_ready: true, is_closing: true };
+            let buffer = ReceiveBuffer::of(plain, &sealed);
+            let reader = Reader { connection, opener, buffer, is_ready: true, is_closing: true };
             self.readers.insert(token, reader);
             if let Err(error) = registered {
                 log(Level::Warn, || format!("a connection cannot be read: {error}"));
@@ -354,16 +338,15 @@ impl Reader {
         buffers: &mut Vec<Vec<u8>>,
         receiver: &dyn Receiver,
     ) -> io::Result<Progress> {
-        let mut is_over = self.open(buffers)?;
+        let mut is_over = self.open()?;
         let missing = self.hand_on(receiver)?;
-        let target = if self.opener.is_some() { &mut self.sealed } else { &mut self.plain };
-        let limit = if self.opener.is_some() { SOME } else { missing.max(SOME) };
-        let room = target.room(limit, buffers);
+        let missing = if self.opener.is_some() { records_len(missing) } else { missing };
+        let room = self.buffer.room(missing.max(SOME), buffers);
         let all = room.len();
         let progress = match self.connection.receive(room) {
             Ok(0) => return Ok(Progress::Ended),
             Ok(count) => {
-                target.end += count;
+                self.buffer.receive(count);
                 // What comes later, an end too, is an event of its own.
                 if count < all && !self.is_closing { Progress::Drained } else { Progress::More }
             }
@@ -374,90 +357,33 @@ impl Reader {
             }
             Err(error) => return Err(error),
         };
-        is_over |= self.open(buffers)?;
+        is_over |= self.open()?;
         self.hand_on(receiver)?;
-        self.sealed.give_back(buffers);
-        self.plain.give_back(buffers);
+        self.buffer.give_back(buffers);
         Ok(if is_over { Progress::Ended } else { progress })
     }
 
     /// Opens the records that have arrived; true behind the last one.
-    fn open(&mut self, buffers: &mut Vec<Vec<u8>>) -> io::Result<bool> {
-        let Some(opener) = &mut self.opener else { return Ok(false) };
-        let Self { sealed, plain, .. } = self;
-        plain.refill(buffers);
-        plain.compact();
-        let opened = opener
-            .open(&mut sealed.bytes[sealed.start..sealed.end], &mut plain.bytes)
+    fn open(&mut self) -> io::Result<bool> {
+        self.buffer
+            .open(self.opener.as_mut())
             .inspect_err(|error| self.connection.alert(error))
-            .map_err(io::Error::other)?;
-        sealed.start += opened.consumed;
-        plain.end = plain.bytes.len();
-        Ok(opened.is_closed)
+            .map_err(io::Error::other)
     }
 
     /// Hands whole messages on; at least how many bytes are missing for the next one.
     fn hand_on(&mut self, receiver: &dyn Receiver) -> io::Result<usize> {
-        let plain = &mut self.plain;
         loop {
-            match first(&plain.bytes[plain.start..plain.end])? {
+            match first(self.buffer.data())? {
                 Delivery::Missing(count) => return Ok(count),
                 Delivery::Whole(kind, payload) => {
                     if let Some(kind) = kind {
                         receiver.received(&self.connection, kind, payload);
                     }
-                    plain.start += HEAD + payload.len();
+                    let len = HEAD + payload.len();
+                    self.buffer.consume(len);
                 }
             }
-        }
-    }
-}
-
-impl ReceiveBuffer {
-    fn of(bytes: Vec<u8>) -> Self {
-        Self { start: 0, end: bytes.len(), bytes }
-    }
-
-    /// Cuts the memory off behind the bytes that are left, which move to the front.
-    fn compact(&mut self) {
-        self.bytes.truncate(self.end);
-        self.bytes.drain(..self.start);
-        (self.start, self.end) = (0, self.bytes.len());
-    }
-
-    /// Takes memory that another connection has given back, if this one has none.
-    fn refill(&mut self, buffers: &mut Vec<Vec<u8>>) {
-        if self.bytes.capacity() == 0
-            && let Some(spare) = buffers.pop()
-        {
-            self.bytes = spare;
-        }
-    }
-
-    /// Room for so many further bytes. They lie behind those that are left, which move to the front, so that
-    /// the used part of the memory stays in the caches. Not more, or the start of the message behind a large
-    /// one would have to be moved.
-    fn room(&mut self, count: usize, buffers: &mut Vec<Vec<u8>>) -> &mut [u8] {
-        self.refill(buffers);
-        self.bytes.copy_within(self.start..self.end, 0);
-        (self.start, self.end) = (0, self.end - self.start);
-        // A length that was announced takes no memory before its bytes arrive.
-        let limit = self.end + count.min(self.end.max(SOME * 4));
-        if limit > self.bytes.len() {
-            self.bytes.resize(limit, 0);
-        }
-        &mut self.bytes[self.end..limit]
-    }
-
-    /// Gives the memory to other connections if no byte is left.
-    fn give_back(&mut self, buffers: &mut Vec<Vec<u8>>) {
-        if self.start < self.end || self.bytes.capacity() == 0 {
-            return;
-        }
-        let spare = std::mem::take(&mut self.bytes);
-        (self.start, self.end) = (0, 0);
-        if buffers.len() < BUFFERS && spare.capacity() <= MOST_KEPT {
-            buffers.push(spare);
         }
     }
 }

@@ -18,6 +18,7 @@ mod greeting;
 mod io_threads;
 mod layer;
 mod peers;
+mod receive_buffer;
 mod sender;
 #[cfg(test)]
 mod tests;

@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 
 use super::connection::Connection;
 use super::endpoint::Endpoint;
-use super::framing::MessageKind;
+use super::framing::{HEAD, MessageKind};
 use crate::log::{Level, log};
 use crate::transport::table::{FEW_BYTES, PeerPaths};
 use crate::transport::{SendBuffer, SendBuffers, SendMemory, SendMode, SendQueue, Sender};
@@ -110,7 +110,10 @@ impl Sender for PeerSender {
             self.paths.clear();
         }
         let parcel = self.paths.parcel(room, lent);
-        parcel.unwrap_or_else(|| self.buffers.take(room - lent))
+        parcel.unwrap_or_else(|| match self.open_connection() {
+            Some(connection) if connection.is_sealed() => self.buffers.take_records(room, HEAD),
+            _ => self.buffers.take(room - lent),
+        })
     }
 
     fn send(&mut self, parcel: SendBuffer) {
@@ -118,13 +121,17 @@ impl Sender for PeerSender {
             return self.paths.send(row, parcel);
         }
         let len = parcel.len();
-        let SendMemory::Own(own) = parcel.memory else { return };
         let Some(connection) = self.connected().cloned() else { return };
         let offered = self
             .paths
             .offer(|kind, offer| connection.send(MessageKind::Offer(kind), offer.to_vec(), &[]));
-        let own = own.cut(len);
-        let sent = offered.and_then(|()| connection.send(MessageKind::Frames, own, &parcel.lent));
+        let sent = offered.and_then(|()| match parcel.memory {
+            SendMemory::Own(own) => {
+                connection.send(MessageKind::Frames, own.cut(len), &parcel.lent)
+            }
+            SendMemory::Records(records, _) => connection.send_records(records, len),
+            SendMemory::Shared(_) => Ok(()),
+        });
         self.check(&connection, sent);
     }
 

@@ -12,6 +12,7 @@ mod error;
 #[cfg(any(fuzzing, test))]
 mod fuzz;
 mod handshake;
+mod image;
 mod opener;
 mod record;
 mod sealer;
@@ -23,6 +24,7 @@ pub(in crate::transport) use connection::TlsConnection;
 pub(in crate::transport) use error::TlsError;
 #[cfg(any(fuzzing, test))]
 pub(crate) use fuzz::records;
+pub(in crate::transport) use image::{content_mut, records_len, write_content};
 #[cfg(test)]
 use opener::Opened;
 pub(in crate::transport) use opener::Opener;

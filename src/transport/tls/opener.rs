@@ -75,15 +75,48 @@ impl Opener {
             let Some(len) = record_len(rest)? else {
                 return Ok(Opened { consumed, is_closed: false });
             };
-            self.one(&mut rest[..len], plain)?;
+            let data = self.one(&mut rest[..len], 0)?;
+            plain.extend_from_slice(&rest[..data]);
             consumed += len;
         }
         // Bytes behind `close_notify` are ignored (section 6.1).
         Ok(Opened { consumed: sealed.len(), is_closed: true })
     }
 
-    fn one(&mut self, record: &mut [u8], plain: &mut Vec<u8>) -> Result<(), TlsError> {
-        let OpenedRecord { kind, content } = self.key.open(record)?;
+    /// Like [`Self::open`], without a copy: the whole records from `sealed` on are opened, and their data moves
+    /// down to `data`, the end of earlier data. Both advance. True behind `close_notify`.
+    pub(in crate::transport) fn open_in_place(
+        &mut self,
+        bytes: &mut [u8],
+        data: &mut usize,
+        sealed: &mut usize,
+    ) -> Result<bool, TlsError> {
+        if let Some(error) = &self.failed {
+            return Err(error.clone());
+        }
+        while !self.is_closed {
+            let opened = record_len(&bytes[*sealed..]).and_then(|len| {
+                let Some(len) = len else { return Ok(None) };
+                let place = &mut bytes[*data..*sealed + len];
+                self.one(place, *sealed - *data).map(|data| Some((data, len)))
+            });
+            match opened {
+                Ok(None) => return Ok(false),
+                Ok(Some((more, len))) => (*data, *sealed) = (*data + more, *sealed + len),
+                Err(error) => {
+                    self.failed = Some(error.clone());
+                    return Err(error);
+                }
+            }
+        }
+        *sealed = bytes.len();
+        Ok(true)
+    }
+
+    /// Opens the record from `at` to the end of `place`; the length of its data, which moves to the front of
+    /// `place`.
+    fn one(&mut self, place: &mut [u8], at: usize) -> Result<usize, TlsError> {
+        let OpenedRecord { kind, content } = self.key.open_within(place, at)?;
         if kind == ContentType::ApplicationData && !content.is_empty() {
             self.idle_records = 0;
         } else {
@@ -96,7 +129,7 @@ impl Opener {
             return Err(violation("another record within a handshake message"));
         }
         match kind {
-            ContentType::ApplicationData => plain.extend_from_slice(content),
+            ContentType::ApplicationData => return Ok(content.len()),
             ContentType::Alert => self.is_closed = is_end(content)?,
             ContentType::Handshake if content.is_empty() => {
                 return Err(violation("an empty record of the handshake"));
@@ -107,7 +140,7 @@ impl Opener {
             }
             _ => return Err(violation("a record of an unknown type")),
         }
-        Ok(())
+        Ok(0)
     }
 
     /// Handles the first message of those that have arrived; false if it is not whole.

@@ -84,32 +84,59 @@ impl RecordKey {
         out: &mut Vec<u8>,
         fill: impl FnOnce(&mut Vec<u8>),
     ) -> Result<(), TlsError> {
-        let head = head(len + 1 + TAG_LEN)?;
-        out.extend_from_slice(&head);
         let begin = out.len();
+        out.extend_from_slice(&[0; HEAD_LEN]);
         fill(out);
-        debug_assert_eq!(out.len(), begin + len);
-        out.push(kind.into());
+        debug_assert_eq!(out.len(), begin + HEAD_LEN + len);
+        out.extend_from_slice(&[0; OVERHEAD - HEAD_LEN]);
+        self.seal_in_place(kind, &mut out[begin..])
+    }
+
+    /// Seals a whole record in its place: content of at most `MAX_CONTENT` bytes lies behind the place of the
+    /// header, and in front of those of type and tag.
+    pub(super) fn seal_in_place(
+        &mut self,
+        kind: ContentType,
+        record: &mut [u8],
+    ) -> Result<(), TlsError> {
+        const CUT: TlsError =
+            TlsError::Misuse("a record without room for its tag was to be sealed");
+        let (front, sealed) = record.split_first_chunk_mut::<HEAD_LEN>().ok_or(CUT)?;
+        *front = head(sealed.len())?;
+        let (inner, place) = sealed.split_last_chunk_mut::<TAG_LEN>().ok_or(CUT)?;
+        *inner.last_mut().ok_or(CUT)? = kind.into();
         let nonce = self.nonce()?;
         let tag = self
             .key
-            .seal_in_place_separate_tag(nonce, Aad::from(head), &mut out[begin..])
+            .seal_in_place_separate_tag(nonce, Aad::from(*front), inner)
             .map_err(|_| TlsError::Misuse("a record cannot be sealed"))?;
-        out.extend_from_slice(tag.as_ref());
+        place.copy_from_slice(tag.as_ref());
         Ok(())
     }
 
     /// Opens one whole record, as `record_len` measures it, in its place.
+    #[cfg(test)]
     pub(super) fn open<'a>(&mut self, record: &'a mut [u8]) -> Result<OpenedRecord<'a>, TlsError> {
+        self.open_within(record, 0)
+    }
+
+    /// Opens the whole record that begins at `at` and ends with `place`, and moves its content to the front of
+    /// `place`.
+    pub(super) fn open_within<'a>(
+        &mut self,
+        place: &'a mut [u8],
+        at: usize,
+    ) -> Result<OpenedRecord<'a>, TlsError> {
         use AlertDescription::{BadRecordMac, RecordOverflow, UnexpectedMessage};
 
-        let (head, sealed) = record
-            .split_first_chunk_mut::<HEAD_LEN>()
+        let head = *place
+            .get(at..)
+            .and_then(|record| record.first_chunk::<HEAD_LEN>())
             .ok_or(TlsError::Misuse("a record without its header was to be opened"))?;
         let nonce = self.nonce()?;
         let inner = self
             .key
-            .open_in_place(nonce, Aad::from(*head), sealed)
+            .open_within(nonce, Aad::from(head), place, at + HEAD_LEN..)
             .map_err(|_| TlsError::Violation(BadRecordMac, "a record with a wrong tag"))?;
         if inner.len() > MAX_CONTENT + 1 {
             return Err(TlsError::Violation(RecordOverflow, "a record that is too long"));

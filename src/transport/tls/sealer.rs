@@ -6,12 +6,15 @@ use std::sync::Arc;
 use rustls::{AlertDescription, ContentType, HandshakeType};
 
 use super::error::TlsError;
+use super::image::{contents, records_mut};
 use super::record::{MAX_CONTENT, OVERHEAD, RecordKey};
 use super::traffic_keys::TrafficKeys;
 
 /// The severities of alerts; receivers ignore them (section 6).
 const WARNING: u8 = 1;
 const FATAL: u8 = 2;
+
+const CLOSED: TlsError = TlsError::Misuse("this process has closed the connection");
 
 /// Seals the records that this process sends. Used by one thread at a time.
 pub(in crate::transport) struct Sealer {
@@ -72,6 +75,35 @@ impl Sealer {
         Ok(())
     }
 
+    /// Seals the first `len` bytes of the content of an image where they lie, and appends a key update that is to
+    /// be sent before them to `before`. False if all records are there instead: their number exceeds the limit of
+    /// a key.
+    pub(in crate::transport) fn seal_image(
+        &mut self,
+        image: &mut [u8],
+        len: usize,
+        before: &mut Vec<u8>,
+    ) -> Result<bool, TlsError> {
+        if self.is_closed {
+            return Err(CLOSED);
+        }
+        let count = len.div_ceil(MAX_CONTENT) as u64;
+        // One record of the limit is the update.
+        let exceeds = |sealer: &Self| sealer.key.sequence() + count >= sealer.limit;
+        if self.keys.take_request() || exceeds(self) {
+            self.update(PeerUpdate::NotRequested, before)?;
+        }
+        if exceeds(self) {
+            let slices: Vec<_> = contents(image, len).map(IoSlice::new).collect();
+            self.seal(&slices, before)?;
+            return Ok(false);
+        }
+        for record in records_mut(image, len) {
+            self.key.seal_in_place(ContentType::ApplicationData, record)?;
+        }
+        Ok(true)
+    }
+
     /// Appends a `close_notify`. Later calls of `seal` fail.
     pub(in crate::transport) fn close(&mut self, out: &mut Vec<u8>) {
         self.last(WARNING, AlertDescription::CloseNotify, out);
@@ -119,7 +151,7 @@ impl Sealer {
         fill: impl FnOnce(&mut Vec<u8>),
     ) -> Result<(), TlsError> {
         if self.is_closed {
-            return Err(TlsError::Misuse("this process has closed the connection"));
+            return Err(CLOSED);
         }
         self.key.seal(kind, len, out, fill)
     }

@@ -2,6 +2,7 @@
 //! of rustls, and against OpenSSL.
 
 mod handshakes;
+mod images;
 mod openssl;
 mod peers;
 mod records;
