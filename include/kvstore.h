@@ -78,6 +78,7 @@
  *   token             the join token of the job, never shown; default: none.
  *   token_file        the same, in a file.
  *   token_by_rank     yes or no: workers and readers need the token of their rank; no.
+ *   integrity         yes or no: connections with a token are sealed by keys made of it; no.
  *   tls_ca_file       authorities to believe, in PEM; the three files turn TLS on; default: none.
  *   tls_cert_file     the certificate of this process, in PEM.
  *   tls_key_file      its key, in PEM.

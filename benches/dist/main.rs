@@ -132,7 +132,7 @@ fn main() -> io::Result<()> {
 /// Ours over TCP, and with what protects its bytes.
 fn secrecy(case: &Case) -> io::Result<Vec<Box<dyn Subject>>> {
     let mut subjects: Vec<Box<dyn Subject>> = Vec::new();
-    for way in [Way::Tcp, Way::Tls] {
+    for way in [Way::Tcp, Way::Tls, Way::Token, Way::Integrity] {
         subjects.push(Box::new(ours::Ours::start(case, way, Calls::Queued)?));
     }
     Ok(subjects)

@@ -29,8 +29,15 @@ pub enum Way {
     Tcp,
     /// TCP, encrypted, with certificates on both sides.
     Tls,
+    /// TCP, with a token.
+    Token,
+    /// TCP, with a token, of which the keys of records are made.
+    Integrity,
     SharedMemory,
 }
+
+/// The token of jobs with one.
+const SECRET: &str = "0123456789abcdef0123456789abcdef";
 
 /// How a round is asked for.
 #[derive(Clone, Copy)]
@@ -48,6 +55,8 @@ impl Way {
         match self {
             Self::Tcp => "tcp",
             Self::Tls => "tls",
+            Self::Token => "token",
+            Self::Integrity => "integrity",
             Self::SharedMemory => "shm",
         }
     }
@@ -64,6 +73,10 @@ fn config(role: &str, root: &str, way: &str) -> Config {
         ("num_servers", "1"),
     ] {
         config.set(name, value).expect("an option");
+    }
+    if way == "token" || way == "integrity" {
+        config.set("token", SECRET).expect("an option");
+        config.set("integrity", if way == "token" { "no" } else { "yes" }).expect("an option");
     }
     if way == "tls" {
         let file = |name: &str| credentials::folder(root).join(name).display().to_string();
@@ -114,6 +127,8 @@ impl Subject for Ours {
         let way = match self.way {
             Way::Tcp => "TCP",
             Way::Tls => "TLS",
+            Way::Token => "TCP with a token",
+            Way::Integrity => "TCP with integrity=yes",
             Way::SharedMemory => "shared memory",
         };
         let calls = match self.calls {

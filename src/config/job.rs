@@ -39,6 +39,14 @@ pub(crate) struct JobConfig {
     pub(crate) server_updater: bool,
 }
 
+/// What connections with a token carry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Integrity {
+    Plain,
+    /// Records, whose keys are made of the token.
+    Records,
+}
+
 /// The tokens that a listener takes from workers and readers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AcceptedTokens {
@@ -58,6 +66,7 @@ pub(crate) struct Secrets {
     pub(crate) tls_key_file: Option<String>,
     pub(crate) verifies_names: bool,
     pub(crate) accepted: AcceptedTokens,
+    pub(crate) integrity: Integrity,
     /// Listens on any address without credentials.
     pub(crate) insecure: bool,
     /// A worker that only pulls.
@@ -156,6 +165,7 @@ impl JobConfig {
                 } else {
                     AcceptedTokens::All
                 },
+                integrity: if yes("integrity")? { Integrity::Records } else { Integrity::Plain },
                 insecure: yes("insecure")?,
                 reads_only: told.as_deref() == Some("reader"),
             },

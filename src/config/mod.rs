@@ -15,7 +15,7 @@ use std::time::Duration;
 #[cfg(feature = "cuda")]
 pub(crate) use devices::{CudaChoice, DeviceSettings};
 #[cfg(feature = "dist")]
-pub(crate) use job::{AcceptedTokens, JobConfig, Secrets};
+pub(crate) use job::{AcceptedTokens, Integrity, JobConfig, Secrets};
 
 use crate::error::{Error, Result, fail};
 use crate::kernel::Isa;
@@ -82,6 +82,7 @@ const OPTIONS: &[(&str, OptionForm)] = &[
     ("token", Secret),
     ("token_file", Text),
     ("token_by_rank", YesNo),
+    ("integrity", YesNo),
     ("tls_ca_file", Text),
     ("tls_cert_file", Text),
     ("tls_key_file", Text),

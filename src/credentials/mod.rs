@@ -21,7 +21,7 @@ use token::JoinToken;
 pub(crate) use token::derived_token;
 pub(crate) use token::{Password, Proof};
 
-use crate::config::{AcceptedTokens, JobConfig, Secrets};
+use crate::config::{AcceptedTokens, Integrity, JobConfig, Secrets};
 use crate::error::{Error, Result, fail};
 use crate::role::Role;
 
@@ -33,6 +33,7 @@ pub(crate) struct Credentials {
     pub(crate) tls: Option<Tls>,
     token: Option<JoinToken>,
     accepted: AcceptedTokens,
+    integrity: Integrity,
     workers: u32,
     servers: u32,
 }
@@ -46,7 +47,17 @@ impl Credentials {
     fn read(job: &JobConfig) -> Result<Option<Arc<Self>>> {
         let (tls, token) = (tls(&job.secrets)?, token(&job.secrets)?);
         let certified = tls.as_ref().map(Tls::check).transpose()?;
-        let Some(identity) = identity(job, certified, token.as_ref())? else { return Ok(None) };
+        let integrity = job.secrets.integrity;
+        let Some(identity) = identity(job, certified, token.as_ref())? else {
+            if integrity == Integrity::Records {
+                return Err(fail!(
+                    Option,
+                    "integrity=yes needs a token, from which the keys are made: set token_file, or KV_TOKEN \
+                     in the environment; with certificates TLS does it"
+                ));
+            }
+            return Ok(None);
+        };
         let rank = job.rank.or(identity.rank);
         if !identity.allows(job.role, rank) || (job.secrets.reads_only && !identity.is_reader()) {
             let rank = job.rank.map_or(String::new(), |rank| format!(" {rank}"));
@@ -66,7 +77,7 @@ impl Credentials {
         }
         let (workers, servers) = (job.workers, job.servers);
         let accepted = job.secrets.accepted;
-        Ok(Some(Arc::new(Self { identity, tls, token, accepted, workers, servers })))
+        Ok(Some(Arc::new(Self { identity, tls, token, accepted, integrity, workers, servers })))
     }
 
     /// A process with the token of a job.
@@ -74,7 +85,14 @@ impl Credentials {
     pub(crate) fn of_token(identity: &str, secret: &str) -> Self {
         let identity = Identity::parse(identity).expect("an identity");
         let token = JoinToken::parse(secret, "a test").ok();
-        Self { identity, tls: None, token, accepted: AcceptedTokens::All, workers: 2, servers: 1 }
+        let (accepted, integrity) = (AcceptedTokens::All, Integrity::Plain);
+        Self { identity, tls: None, token, accepted, integrity, workers: 2, servers: 1 }
+    }
+
+    /// The same, with records behind greetings.
+    #[cfg(any(fuzzing, test))]
+    pub(crate) fn sealing(self) -> Self {
+        Self { integrity: Integrity::Records, ..self }
     }
 
     /// The same, where workers and readers need a token of their rank.
@@ -94,6 +112,7 @@ impl Credentials {
             tls: Some(tls),
             token,
             accepted: AcceptedTokens::All,
+            integrity: Integrity::Plain,
             workers: 4,
             servers: 2,
         }
@@ -127,6 +146,11 @@ impl Credentials {
 
     pub(crate) fn has_token(&self) -> bool {
         self.token.is_some()
+    }
+
+    /// Whether records follow each greeting of this process, whose keys are made of its token. TLS has its own.
+    pub(crate) fn seals(&self) -> bool {
+        self.integrity == Integrity::Records && self.has_token() && self.tls.is_none()
     }
 
     /// Whether this listener, which is not a worker, may be called by `who`: servers and workers call the

@@ -2,7 +2,8 @@
 //! authentication handshake, challenge and response.
 //!
 //! With a token each side proves that it has the password of the caller's identity, by an HMAC over both
-//! messages. So a recorded greeting is useless, and a listener that takes any token is recognized.
+//! messages. So a recorded greeting is useless, and a listener that takes any token is recognized. If the caller
+//! asks for it, the messages have key shares, and records follow, whose keys are made of both and of the password.
 
 use super::greeting::{
     ANSWER, Answer, CALL, Call, Direction, Malformed, Random, Status, VERDICT, take,
@@ -10,16 +11,22 @@ use super::greeting::{
 use crate::credentials::{CredentialKind, Credentials, Identity, Password, Proof};
 use crate::transport::names::with_identity;
 use crate::transport::random::random_bytes;
+use crate::transport::tls::{KeyShare, RecordHalves};
 
 /// What the two proofs begin with.
 const CALLER: &[u8] = b"kvstore caller";
 const LISTENER: &[u8] = b"kvstore listener";
+/// What the HMAC begins with that is the pre-shared key of records.
+const RECORDS: &[u8] = b"kvstore records";
 
 /// The greeting on the side of the listener.
 #[derive(Default)]
 pub(super) struct ListenerGreeting {
     /// The call and its answer, while a proof is awaited.
     called: Option<(Call, Vec<u8>, Vec<u8>)>,
+    share: Option<KeyShare>,
+    /// What seals and opens all that follows the greeting, if its caller asks for that.
+    pub(super) records: Option<RecordHalves>,
     /// The identity that the caller claims, for the log.
     pub(super) claimed: Option<Identity>,
 }
@@ -61,6 +68,7 @@ impl ListenerGreeting {
         let Some((call, words, answer)) = &self.called else {
             return self.answer(policy, received, out);
         };
+        let peer = call.share;
         let Some(proof) = received.get(..size_of::<Proof>()) else { return Ok(None) };
         let words = [CALLER, words, answer];
         let credentials = policy.credentials.ok_or(Status::WantsNoToken)?;
@@ -70,6 +78,11 @@ impl ListenerGreeting {
             out.extend_from_slice(&verdict(Status::OtherToken, Proof::default()));
             return Err(Status::OtherToken);
         };
+        if let (Some(share), Some(peer)) = (self.share.take(), peer) {
+            let (key, text) = (known.proof(&[RECORDS, words[1], words[2]]), words[1..].concat());
+            let records = share.agree(&peer, false, &key, &text);
+            self.records = Some(records.map_err(|_| Status::Malformed)?);
+        }
         out.extend_from_slice(&verdict(
             Status::Welcome,
             known.proof(&[LISTENER, words[1], words[2]]),
@@ -99,7 +112,14 @@ impl ListenerGreeting {
         if status != Status::Welcome {
             return Err(refuse(policy, status, out));
         }
-        let answer = policy.answer(status, random_bytes().ok_or(Status::Full)?).encode();
+        // TLS has records of its own.
+        let is_plain = matches!(policy.certified, Certified::Plain);
+        if call.share.is_some() && policy.wants_token() && is_plain {
+            self.share = Some(KeyShare::new().ok_or(Status::Full)?);
+        }
+        let mut answer = policy.answer(status, random_bytes().ok_or(Status::Full)?);
+        answer.share = self.share.as_ref().map(|share| *share.public());
+        let answer = answer.encode();
         out.extend_from_slice(&answer);
         if policy.wants_token() {
             self.called = Some((call, words, answer));
@@ -131,7 +151,7 @@ impl AdmissionPolicy<'_> {
 
     fn answer(&self, status: Status, random: Random) -> Answer {
         let identity = self.credentials.map(|credentials| credentials.identity);
-        Answer { status, wants_token: self.wants_token(), random, identity }
+        Answer { status, wants_token: self.wants_token(), random, identity, share: None }
     }
 
     /// Whether a caller may prove, or be, what it claims.
@@ -146,8 +166,10 @@ impl AdmissionPolicy<'_> {
                 credentials.may_be_called_by(who) && self.certified.is_of(who)
             }
         };
+        let seals = self.credentials.is_some_and(Credentials::seals);
         match is_allowed {
             false => Status::NotAllowed,
+            true if seals && call.share.is_none() => Status::WantsRecords,
             true if (self.is_full)() => Status::Full,
             true => Status::Welcome,
         }
@@ -172,7 +194,10 @@ pub(super) struct CallerGreeting {
     password: Option<Password>,
     /// The kind of process that is called, which its credential must be of.
     wanted: Option<CredentialKind>,
-    answer: Option<(Vec<u8>, Option<Identity>)>,
+    answer: Option<(Answer, Vec<u8>)>,
+    share: Option<KeyShare>,
+    /// What seals and opens all that follows the greeting, if this side asks for that.
+    pub(super) records: Option<RecordHalves>,
 }
 
 /// Why a greeting has failed for the caller.
@@ -184,27 +209,33 @@ pub(super) enum Failure {
     NotProven,
     /// The listener is a process of another kind.
     OtherKind(Option<Identity>, CredentialKind),
+    /// The listener does not seal what it sends, and this process asks for that.
+    NotSealed,
 }
 
 impl CallerGreeting {
-    /// `name` is the caller's own address or name, without its identity. None if the system has no random
-    /// bytes.
+    /// `name` is the caller's own address or name, without its identity. With a token, `seals` asks for records
+    /// behind the greeting. None if the system has no random bytes.
     pub(super) fn new(
         credentials: Option<&Credentials>,
         name: &str,
         wanted: CredentialKind,
         direction: Direction,
+        seals: bool,
     ) -> Option<Self> {
         let password = credentials.and_then(Credentials::password);
+        let share = if seals && password.is_some() { Some(KeyShare::new()?) } else { None };
         let call = Call {
             has_token: password.is_some(),
             direction,
             random: random_bytes()?,
             identity: credentials.map(|credentials| credentials.identity),
             name: name.into(),
+            share: share.as_ref().map(|share| *share.public()),
         };
         let wanted = credentials.map(|_| wanted);
-        Some(Self { call: call.encode(), password, wanted, answer: None })
+        let (call, answer, records) = (call.encode(), None, None);
+        Some(Self { call, password, wanted, answer, share, records })
     }
 
     /// The message with which the connection begins.
@@ -238,12 +269,15 @@ impl CallerGreeting {
             if answer.wants_token != self.password.is_some() {
                 return Err(Failure::Refused(Status::WantsNoToken));
             }
+            if answer.share.is_some() != self.share.is_some() {
+                return Err(Failure::NotSealed);
+            }
             if let Some(password) = &self.password {
                 out.extend_from_slice(&password.proof(&[CALLER, &self.call, &words]));
             }
-            self.answer = Some((words, answer.identity));
+            self.answer = Some((answer, words));
         }
-        let (Some(password), Some((answer, _))) = (&self.password, &self.answer) else {
+        let (Some(password), Some((answer, words))) = (&self.password, &self.answer) else {
             return Ok(true);
         };
         let Some(([status, proof @ ..], _)) = received.split_first_chunk::<VERDICT>() else {
@@ -253,8 +287,13 @@ impl CallerGreeting {
             Some(Status::Welcome) => {}
             status => return Err(Failure::Refused(status.unwrap_or(Status::Malformed))),
         }
-        if !password.is_proof(&[LISTENER, &self.call, answer], proof) {
+        if !password.is_proof(&[LISTENER, &self.call, words], proof) {
             return Err(Failure::NotProven);
+        }
+        if let (Some(share), Some(peer)) = (self.share.take(), &answer.share) {
+            let key = password.proof(&[RECORDS, &self.call, words]);
+            let records = share.agree(peer, true, &key, &[&self.call[..], words].concat());
+            self.records = Some(records.map_err(|_| Failure::Refused(Status::Malformed))?);
         }
         received.drain(..VERDICT);
         Ok(true)
@@ -262,7 +301,7 @@ impl CallerGreeting {
 
     /// The identity of the listener, which has proven it.
     pub(super) fn listener(&self) -> Option<Identity> {
-        self.answer.as_ref().and_then(|(_, identity)| *identity)
+        self.answer.as_ref().and_then(|(answer, _)| answer.identity)
     }
 }
 

@@ -15,6 +15,7 @@ use crate::credentials::{CredentialKind, Credentials};
 use crate::log::{Level, log};
 use crate::sys::sync::Mutex;
 use crate::transport::table::Transports;
+use crate::transport::tls::RecordHalves;
 use crate::transport::{Inbox, TransportConfig};
 
 /// Maximum time for peers to take the last bytes, and to end their side.
@@ -55,9 +56,18 @@ pub(super) struct Greeted {
     /// Whether this process sends over it, if it has another one with the peer.
     pub(super) is_preferred: bool,
     pub(super) layer: Layer,
-    /// Records of TLS that were not opened yet, and plain bytes.
+    /// Records that were not opened yet, and plain bytes.
     pub(super) received: Vec<u8>,
     pub(super) plain: Vec<u8>,
+}
+
+impl Greeted {
+    /// With records behind the greeting, if there are any: what is left of it was sealed.
+    pub(super) fn with(self, records: Option<RecordHalves>) -> Self {
+        let Some(records) = records else { return self };
+        let layer = Layer::Records(Box::new(records));
+        Self { layer, received: self.plain, plain: Vec::new(), ..self }
+    }
 }
 
 impl Endpoint {
@@ -81,6 +91,11 @@ impl Endpoint {
 
     pub(super) fn credentials(&self) -> Option<&Credentials> {
         self.place.credentials.as_deref()
+    }
+
+    /// Whether this process asks for records behind the greetings of its calls.
+    pub(super) fn seals(&self) -> bool {
+        self.credentials().is_some_and(Credentials::seals)
     }
 
     /// Whether an address is that of the scheduler.

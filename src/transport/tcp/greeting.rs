@@ -4,6 +4,7 @@ use std::fmt;
 
 use crate::config::address::has_port;
 use crate::credentials::{Identity, Proof};
+use crate::transport::tls::{PublicShare, SHARE};
 
 /// Version of the greeting that this library speaks.
 pub(super) const VERSION: u16 = 1;
@@ -20,6 +21,9 @@ const TOKEN: u8 = 1;
 /// Flags of a call: over this connection the caller, or the listener, sends, and over another one the other.
 const CALLER_SENDS: u8 = 2;
 const LISTENER_SENDS: u8 = 4;
+/// Flags of a call, and of its answer: records follow the greeting, and a key share follows the fields.
+const CALLER_SEALS: u8 = 8;
+const LISTENER_SEALS: u8 = 2;
 const RANDOM: usize = 32;
 /// Length of a verdict in bytes.
 pub(super) const VERDICT: usize = 1 + size_of::<Proof>();
@@ -38,10 +42,11 @@ pub(super) enum Status {
     OtherToken = 6,
     NotAllowed = 7,
     Malformed = 8,
+    WantsRecords = 9,
 }
 
 impl Status {
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 10] = [
         Self::Welcome,
         Self::Version,
         Self::WantsTls,
@@ -51,6 +56,7 @@ impl Status {
         Self::OtherToken,
         Self::NotAllowed,
         Self::Malformed,
+        Self::WantsRecords,
     ];
 
     pub(super) fn of(number: u8) -> Option<Self> {
@@ -71,6 +77,7 @@ impl fmt::Display for Status {
             Self::OtherToken => "its token is another one",
             Self::NotAllowed => "its identity may not connect here",
             Self::Malformed => "its greeting makes no sense",
+            Self::WantsRecords => "it does not seal what it sends",
         })
     }
 }
@@ -94,6 +101,8 @@ pub(super) struct Call {
     pub(super) identity: Option<Identity>,
     /// The address of a caller that listens, else the name of its process.
     pub(super) name: String,
+    /// With it, records are to follow the greeting.
+    pub(super) share: Option<PublicShare>,
 }
 
 /// The listener's answer to a call.
@@ -103,6 +112,8 @@ pub(super) struct Answer {
     pub(super) wants_token: bool,
     pub(super) random: Random,
     pub(super) identity: Option<Identity>,
+    /// With it, records follow the greeting.
+    pub(super) share: Option<PublicShare>,
 }
 
 /// A message that no process of this library sends.
@@ -120,10 +131,13 @@ impl Call {
             Direction::CallerSends => CALLER_SENDS,
             Direction::ListenerSends => LISTENER_SENDS,
         };
-        let mut fields = vec![direction | if self.has_token { TOKEN } else { 0 }, 0];
+        let token = if self.has_token { TOKEN } else { 0 };
+        let seals = if self.share.is_some() { CALLER_SEALS } else { 0 };
+        let mut fields = vec![direction | token | seals, 0];
         fields.extend_from_slice(&self.random);
         put_text(&mut fields, &self.identity.map_or(String::new(), |it| it.to_string()));
         put_text(&mut fields, &self.name);
+        fields.extend(self.share.iter().flatten());
         message(CALL, &fields)
     }
 
@@ -146,13 +160,16 @@ impl Call {
         if !is_name || identity.is_some_and(|who| who.listens() != has_port(name)) {
             return Err(Malformed::Nonsense);
         }
-        Ok(Self { has_token, direction, random, identity, name: name.into() })
+        let share = fields.share(flags & CALLER_SEALS != 0)?;
+        Ok(Self { has_token, direction, random, identity, name: name.into(), share })
     }
 }
 
 impl Answer {
     pub(super) fn encode(&self) -> Vec<u8> {
-        let mut fields = vec![self.status as u8, if self.wants_token { TOKEN } else { 0 }];
+        let token = if self.wants_token { TOKEN } else { 0 };
+        let seals = if self.share.is_some() { LISTENER_SEALS } else { 0 };
+        let mut fields = vec![self.status as u8, token | seals];
         fields.extend_from_slice(&self.random);
         put_text(&mut fields, &self.identity.map_or(String::new(), |it| it.to_string()));
         let reason = match self.status {
@@ -160,6 +177,7 @@ impl Answer {
             status => status.to_string(),
         };
         put_text(&mut fields, &reason);
+        fields.extend(self.share.iter().flatten());
         message(ANSWER, &fields)
     }
 
@@ -171,9 +189,10 @@ impl Answer {
         let random = fields.random()?;
         let identity = fields.identity()?;
         fields.text()?;
+        let share = fields.share(flags & LISTENER_SEALS != 0)?;
         // A status of a later version is some refusal.
         let status = status.unwrap_or(Status::Malformed);
-        Ok(Self { status, wants_token: flags & TOKEN != 0, random, identity })
+        Ok(Self { status, wants_token: flags & TOKEN != 0, random, identity, share })
     }
 }
 
@@ -226,6 +245,11 @@ impl<'a> Fields<'a> {
         self.bytes(RANDOM)?.try_into().map_err(|_| Malformed::Nonsense)
     }
 
+    fn share(&mut self, is_there: bool) -> Result<Option<PublicShare>, Malformed> {
+        let share = if is_there { Some(self.bytes(SHARE)?) } else { None };
+        share.map(|share| share.try_into().map_err(|_| Malformed::Nonsense)).transpose()
+    }
+
     fn text(&mut self) -> Result<&'a str, Malformed> {
         let len = self.bytes(2)?;
         let len = usize::from(len[0]) | usize::from(len[1]) << 8;
@@ -247,7 +271,8 @@ mod tests {
     fn call() -> Call {
         let identity = Identity::parse("worker.3");
         let direction = Direction::Both;
-        Call { has_token: true, direction, random: [9; RANDOM], identity, name: "host.1.a".into() }
+        let (random, name) = ([9; RANDOM], "host.1.a".into());
+        Call { has_token: true, direction, random, identity, name, share: None }
     }
 
     #[test]
@@ -258,12 +283,16 @@ mod tests {
             Call { has_token: false, identity: None, ..call() },
             Call { direction: Direction::CallerSends, ..call() },
             Call { direction: Direction::ListenerSends, ..call() },
+            Call { share: Some([7; SHARE]), ..call() },
         ] {
             assert_eq!(Call::decode(&call.encode()), Ok(call));
         }
         for status in Status::ALL {
-            let answer = Answer { status, wants_token: true, random: [1; RANDOM], identity };
-            assert_eq!(Answer::decode(&answer.encode()), Ok(answer));
+            for share in [None, Some([7; SHARE])] {
+                let random = [1; RANDOM];
+                let answer = Answer { status, wants_token: true, random, identity, share };
+                assert_eq!(Answer::decode(&answer.encode()), Ok(answer));
+            }
         }
     }
 

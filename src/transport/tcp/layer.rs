@@ -1,11 +1,13 @@
-//! What a connection speaks during its greeting: plain bytes, or TLS.
+//! What a connection speaks during its greeting: plain bytes, or TLS; and behind it: records too.
 
 use crate::credentials::Identity;
-use crate::transport::tls::{Opener, Sealer, TlsConnection, TlsError};
+use crate::transport::tls::{Opener, RecordHalves, Sealer, TlsConnection, TlsError};
 
 pub(super) enum Layer {
     Plain,
     Tls(Box<TlsConnection>),
+    /// Behind a plain greeting.
+    Records(Box<RecordHalves>),
 }
 
 impl Layer {
@@ -17,7 +19,7 @@ impl Layer {
         out: &mut Vec<u8>,
     ) -> Result<(), TlsError> {
         match self {
-            Self::Plain => {
+            Self::Plain | Self::Records(_) => {
                 plain.append(received);
                 Ok(())
             }
@@ -29,7 +31,7 @@ impl Layer {
     pub(super) fn send(&mut self, plain: &[u8], out: &mut Vec<u8>) -> Result<(), TlsError> {
         match self {
             _ if plain.is_empty() => Ok(()),
-            Self::Plain => {
+            Self::Plain | Self::Records(_) => {
                 out.extend_from_slice(plain);
                 Ok(())
             }
@@ -40,7 +42,7 @@ impl Layer {
     /// Whether the handshake of TLS has ended, if there is one.
     pub(super) fn is_ready(&self) -> bool {
         match self {
-            Self::Plain => true,
+            Self::Plain | Self::Records(_) => true,
             Self::Tls(tls) => !tls.is_handshaking(),
         }
     }
@@ -48,7 +50,7 @@ impl Layer {
     /// Whether the peer sends no more.
     pub(super) fn is_closed(&self) -> bool {
         match self {
-            Self::Plain => false,
+            Self::Plain | Self::Records(_) => false,
             Self::Tls(tls) => tls.is_closed(),
         }
     }
@@ -56,7 +58,7 @@ impl Layer {
     /// The identity on the peer's certificate.
     pub(super) fn peer(&self) -> Option<Identity> {
         match self {
-            Self::Plain => None,
+            Self::Plain | Self::Records(_) => None,
             Self::Tls(tls) => tls.peer(),
         }
     }
@@ -66,6 +68,7 @@ impl Layer {
         match self {
             Self::Plain => Ok((None, None)),
             Self::Tls(tls) => tls.split().map(|(sealer, opener)| (Some(sealer), Some(opener))),
+            Self::Records(halves) => Ok((Some(halves.0), Some(halves.1))),
         }
     }
 }

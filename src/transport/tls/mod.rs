@@ -5,6 +5,8 @@
 //! for the threads that send (`sealer`), one for the thread that reads (`opener`); they share a lock only
 //! during key updates. Sections in comments are those of RFC 8446.
 //!
+//! Without certificates, a greeting that a token has proven may give the keys (`token_keys`).
+//!
 //! No session is resumed, and no early data is sent: listeners send no tickets, callers drop them.
 
 mod connection;
@@ -18,6 +20,7 @@ mod record;
 mod sealer;
 #[cfg(test)]
 mod tests;
+mod token_keys;
 mod traffic_keys;
 
 pub(in crate::transport) use connection::TlsConnection;
@@ -30,3 +33,4 @@ use opener::Opened;
 pub(in crate::transport) use opener::Opener;
 pub(in crate::transport) use record::MAX_RECORD;
 pub(in crate::transport) use sealer::Sealer;
+pub(in crate::transport) use token_keys::{KeyShare, PublicShare, RecordHalves, SHARE};

@@ -7,6 +7,7 @@ use rustls::server::ServerConnectionData;
 
 use super::error::TlsError;
 use super::record::RecordKey;
+use super::token_keys::Secret;
 use crate::sys::sync::{AtomicBool, Mutex, Ordering};
 
 /// Derives the next key of each direction. Locked at key updates only.
@@ -15,10 +16,11 @@ pub(super) struct TrafficKeys {
     is_update_requested: AtomicBool,
 }
 
-/// The secrets of a connection, as rustls keeps them after the handshake.
+/// The secrets of a connection, as rustls keeps them after the handshake, or those of a greeting with a token.
 pub(super) enum KeySchedule {
     Caller(KernelConnection<ClientConnectionData>),
     Listener(KernelConnection<ServerConnectionData>),
+    Token { sending: Secret, receiving: Secret },
 }
 
 impl TrafficKeys {
@@ -30,6 +32,7 @@ impl TrafficKeys {
         let (sequence, secrets) = match &mut *self.schedule.lock() {
             KeySchedule::Caller(kernel) => kernel.update_tx_secret()?,
             KeySchedule::Listener(kernel) => kernel.update_tx_secret()?,
+            KeySchedule::Token { sending, .. } => return next(sending),
         };
         RecordKey::new(&secrets, sequence)
     }
@@ -38,6 +41,7 @@ impl TrafficKeys {
         let (sequence, secrets) = match &mut *self.schedule.lock() {
             KeySchedule::Caller(kernel) => kernel.update_rx_secret()?,
             KeySchedule::Listener(kernel) => kernel.update_rx_secret()?,
+            KeySchedule::Token { receiving, .. } => return next(receiving),
         };
         RecordKey::new(&secrets, sequence)
     }
@@ -55,4 +59,10 @@ impl TrafficKeys {
         self.is_update_requested.load(Ordering::Relaxed)
             && self.is_update_requested.swap(false, Ordering::Relaxed)
     }
+}
+
+/// Replaces a secret by the next one; gives the key of that.
+fn next(secret: &mut Secret) -> Result<RecordKey, TlsError> {
+    *secret = secret.next()?;
+    secret.record_key()
 }

@@ -102,6 +102,7 @@ pub(super) const NAMES: [&str; 38] = [
     "token",
     "token_file",
     "token_by_rank",
+    "integrity",
     "tls_ca_file",
     "tls_cert_file",
     "tls_key_file",

@@ -13,35 +13,42 @@ const SECRET: &str = "a secret of the job";
 const IS_CALLER: u8 = 1;
 const HAS_TOKEN: u8 = 2;
 const IS_PROVEN: u8 = 4;
+/// The side of the caller asks for records, or that of the listener wants them.
+const SEALS: u8 = 8;
 
 /// The bits above, the size of the pieces in which the bytes arrive, then these bytes.
 pub(crate) fn greeting(data: &[u8]) {
     let Some(([bits, size], bytes)) = data.split_first_chunk() else { return };
     let has = |bit: u8| bits & bit != 0;
     let pieces = bytes.chunks(usize::from(*size) + 1);
+    let own = |identity| credentials(identity, has(HAS_TOKEN), has(SEALS));
     let is_admitted = if has(IS_CALLER) {
-        calls(has(HAS_TOKEN), has(IS_PROVEN), pieces)
+        calls(own("worker.1").as_ref(), has(IS_PROVEN), has(SEALS), pieces)
     } else {
-        listens(has(HAS_TOKEN), has(IS_PROVEN), pieces)
+        listens(own("scheduler").as_ref(), has(IS_PROVEN), pieces)
     };
     // Without the token, the proof of the peer's bytes would be a forged one.
     assert!(!is_admitted || !has(HAS_TOKEN) || has(IS_PROVEN), "admitted without a token");
 }
 
-fn credentials(identity: &str, has_token: bool) -> Option<Credentials> {
-    has_token.then(|| Credentials::of_token(identity, SECRET))
+fn credentials(identity: &str, has_token: bool, seals: bool) -> Option<Credentials> {
+    let credentials = has_token.then(|| Credentials::of_token(identity, SECRET))?;
+    Some(if seals { credentials.sealing() } else { credentials })
 }
 
-fn listens<'a>(has_token: bool, is_proven: bool, pieces: impl Iterator<Item = &'a [u8]>) -> bool {
-    let own = credentials("scheduler", has_token);
-    let (credentials, certified, is_full) = (own.as_ref(), Certified::Plain, &|| false);
+fn listens<'a>(
+    own: Option<&Credentials>,
+    is_proven: bool,
+    pieces: impl Iterator<Item = &'a [u8]>,
+) -> bool {
+    let (credentials, certified, is_full) = (own, Certified::Plain, &|| false);
     let policy = AdmissionPolicy { credentials, certified, is_full };
     let mut greeting = ListenerGreeting::default();
     let (mut received, mut out) = (Vec::new(), Vec::new());
     for piece in pieces {
         received.extend_from_slice(piece);
         if is_proven
-            && let (Some((call, words, answer)), Some(own)) = (&greeting.called, &own)
+            && let (Some((call, words, answer)), Some(own)) = (&greeting.called, own)
             && let Some(who) = call.identity
             && let Some(password) = own.passwords(who).next()
         {
@@ -52,6 +59,8 @@ fn listens<'a>(has_token: bool, is_proven: bool, pieces: impl Iterator<Item = &'
             Ok(None) => {}
             Ok(Some(caller)) => {
                 assert!(!caller.from.is_empty() && !out.is_empty());
+                let must_seal = own.is_some_and(Credentials::seals);
+                assert!(!must_seal || greeting.records.is_some(), "admitted without records");
                 return true;
             }
             Err(_) => return false,
@@ -60,23 +69,31 @@ fn listens<'a>(has_token: bool, is_proven: bool, pieces: impl Iterator<Item = &'
     false
 }
 
-fn calls<'a>(has_token: bool, is_proven: bool, pieces: impl Iterator<Item = &'a [u8]>) -> bool {
-    let own = credentials("worker.1", has_token);
+fn calls<'a>(
+    own: Option<&Credentials>,
+    is_proven: bool,
+    seals: bool,
+    pieces: impl Iterator<Item = &'a [u8]>,
+) -> bool {
     let kind = CredentialKind::Server;
-    let greeting = CallerGreeting::new(own.as_ref(), "h", kind, Direction::Both);
+    let greeting = CallerGreeting::new(own, "h", kind, Direction::Both, seals);
     let Some(mut greeting) = greeting else { return false };
     let (mut received, mut out) = (Vec::new(), Vec::new());
     for piece in pieces {
         received.extend_from_slice(piece);
         if is_proven
-            && let (Some((answer, _)), Some(password)) = (&greeting.answer, &greeting.password)
+            && let (Some((_, answer)), Some(password)) = (&greeting.answer, &greeting.password)
         {
             let proof = password.proof(&[LISTENER, &greeting.call, answer]);
             drop(received.splice(..0, verdict(Status::Welcome, proof)));
         }
         match greeting.receive(&mut received, &mut out) {
             Ok(false) => {}
-            Ok(true) => return true,
+            Ok(true) => {
+                let asked = seals && own.is_some();
+                assert_eq!(greeting.records.is_some(), asked, "records behind the greeting");
+                return true;
+            }
             Err(_) => return false,
         }
     }

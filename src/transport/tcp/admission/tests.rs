@@ -9,7 +9,8 @@ fn of(identity: &str, secret: &str) -> Credentials {
 }
 
 fn caller(credentials: Option<&Credentials>) -> Option<CallerGreeting> {
-    CallerGreeting::new(credentials, "h", CredentialKind::Server, Direction::Both)
+    let seals = credentials.is_some_and(Credentials::seals);
+    CallerGreeting::new(credentials, "h", CredentialKind::Server, Direction::Both, seals)
 }
 
 /// Greets; what the listener knows of the caller, or why either of them ends the connection.
@@ -19,7 +20,8 @@ fn greet(
     listener: Option<&Credentials>,
 ) -> Result<String, (Option<Status>, Option<Failure>)> {
     let wanted = CredentialKind::Server;
-    let mut calls = CallerGreeting::new(caller, name, wanted, Direction::Both).unwrap();
+    let seals = caller.is_some_and(Credentials::seals);
+    let mut calls = CallerGreeting::new(caller, name, wanted, Direction::Both, seals).unwrap();
     let mut listens = ListenerGreeting::default();
     let policy =
         AdmissionPolicy { credentials: listener, certified: Certified::Plain, is_full: &|| false };
@@ -113,6 +115,7 @@ fn where_ranks_need_tokens_the_one_of_all_workers_is_not_enough() {
         "10.0.0.1:7",
         CredentialKind::Scheduler,
         Direction::Both,
+        false,
     );
     let policy = AdmissionPolicy {
         credentials: Some(&scheduler),
@@ -132,12 +135,10 @@ fn a_listener_of_another_kind_is_refused() {
 
 /// Both messages and the proof of a greeting.
 fn recorded(
-    caller: &Credentials,
+    calling: &Credentials,
     policy: &AdmissionPolicy<'_>,
 ) -> (CallerGreeting, ListenerGreeting, Vec<u8>) {
-    let direction = Direction::Both;
-    let mut calls =
-        CallerGreeting::new(Some(caller), "h", CredentialKind::Server, direction).unwrap();
+    let mut calls = caller(Some(calling)).unwrap();
     let (mut listens, mut answer, mut proof) =
         (ListenerGreeting::default(), Vec::new(), Vec::new());
     listens.receive(policy, &mut calls.call().to_vec(), &mut answer).unwrap();
@@ -192,7 +193,8 @@ fn a_listener_that_asks_for_no_token_is_no_listener_of_a_job_with_one() {
     let worker = of("worker.1", SECRET);
     let mut calls = caller(Some(&worker)).unwrap();
     let identity = Identity::parse("server");
-    let answer = Answer { status: Status::Welcome, wants_token: false, random: [3; 32], identity };
+    let (status, random) = (Status::Welcome, [3; 32]);
+    let answer = Answer { status, wants_token: false, random, identity, share: None };
     let failure = calls.receive(&mut answer.encode(), &mut Vec::new());
     assert_eq!(failure, Err(Failure::Refused(Status::WantsNoToken)));
 }
@@ -223,4 +225,103 @@ fn noise_gets_no_answer_and_a_full_listener_says_so() {
     let full = ListenerGreeting::default().receive(&policy, &mut calls.call().to_vec(), &mut out);
     assert_eq!(full, Err(Status::Full));
     assert_eq!(Answer::decode(&out).unwrap().status, Status::Full);
+}
+
+fn sealed_by(halves: &mut RecordHalves, bytes: &[u8]) -> Vec<u8> {
+    let mut sealed = Vec::new();
+    halves.0.seal(&[std::io::IoSlice::new(bytes)], &mut sealed).unwrap();
+    sealed
+}
+
+fn opened_by(halves: &mut RecordHalves, mut sealed: Vec<u8>) -> Option<Vec<u8>> {
+    let mut plain = Vec::new();
+    halves.1.open(&mut sealed, &mut plain).ok().map(|_| plain)
+}
+
+/// Greets, with a man in the middle who may alter the call and the answer; both sides, and what they say.
+fn seal_with(
+    caller_is: &Credentials,
+    listener_is: &Credentials,
+    alter: impl Fn(&mut Vec<u8>, &mut Vec<u8>, bool),
+) -> Result<(RecordHalves, RecordHalves), (Option<Status>, Option<Failure>)> {
+    let policy = AdmissionPolicy {
+        credentials: Some(listener_is),
+        certified: Certified::Plain,
+        is_full: &|| false,
+    };
+    let (mut calls, mut listens) = (caller(Some(caller_is)).unwrap(), ListenerGreeting::default());
+    let (mut call, mut answer, mut proof, mut verdict) =
+        (calls.call().to_vec(), Vec::new(), Vec::new(), Vec::new());
+    alter(&mut call, &mut answer, true);
+    listens.receive(&policy, &mut call, &mut answer).map_err(|status| (Some(status), None))?;
+    alter(&mut call, &mut answer, false);
+    calls.receive(&mut answer, &mut proof).map_err(|failure| (None, Some(failure)))?;
+    let admitted = listens.receive(&policy, &mut proof, &mut verdict);
+    admitted.map_err(|status| (Some(status), None))?;
+    // Records may follow the verdict at once.
+    let early = listens.records.as_mut().map(|halves| sealed_by(halves, b"early"));
+    verdict.extend(early.iter().flatten());
+    let over = calls.receive(&mut verdict, &mut Vec::new());
+    assert!(over.map_err(|failure| (None, Some(failure)))?);
+    let mut halves = calls.records.expect("records");
+    assert_eq!(opened_by(&mut halves, verdict), Some(b"early".to_vec()));
+    Ok((halves, listens.records.expect("records")))
+}
+
+#[test]
+fn a_caller_that_asks_for_records_gets_them_and_both_sides_have_the_same_keys() {
+    let server = of("server.0", SECRET);
+    for (worker, server) in [
+        (of("worker.1", SECRET).sealing(), of("server.0", SECRET)),
+        (of("worker.1", SECRET).sealing(), of("server.0", SECRET).sealing()),
+    ] {
+        let (mut calls, mut listens) = seal_with(&worker, &server, |_, _, _| ()).unwrap();
+        let sealed = sealed_by(&mut calls, b"forth");
+        assert_ne!(sealed.windows(5).position(|bytes| bytes == b"forth"), Some(5), "it is hidden");
+        assert_eq!(opened_by(&mut listens, sealed), Some(b"forth".to_vec()));
+        let sealed = sealed_by(&mut listens, b"back");
+        assert_eq!(opened_by(&mut calls, sealed), Some(b"back".to_vec()));
+        // Another connection of the same two has other keys.
+        let (mut again, _) = seal_with(&worker, &server, |_, _, _| ()).unwrap();
+        assert_eq!(opened_by(&mut listens, sealed_by(&mut again, b"forth")), None);
+    }
+    // Without TLS, a listener with the option takes no caller without it.
+    let refused = |status| Err((Some(status), Some(Failure::Refused(status))));
+    let plain = of("worker.1", SECRET);
+    let sealing = of("server.0", SECRET).sealing();
+    assert_eq!(greet(Some(&plain), "h", Some(&sealing)), refused(Status::WantsRecords));
+    assert_eq!(greet(Some(&plain), "h", Some(&server)), Ok("worker.1@h".into()));
+}
+
+#[test]
+fn a_man_in_the_middle_can_neither_take_the_records_away_nor_put_his_keys_in() {
+    let (worker, server) = (of("worker.1", SECRET).sealing(), of("server.0", SECRET));
+    let flags_of_call = 8;
+    let without = |call: &mut Vec<u8>, _: &mut Vec<u8>, is_call: bool| {
+        if is_call {
+            call[flags_of_call] &= !8;
+        }
+    };
+    // The answer has no share then.
+    assert!(matches!(seal_with(&worker, &server, without), Err((None, Some(Failure::NotSealed)))));
+    let own_share_in_call = |call: &mut Vec<u8>, _: &mut Vec<u8>, is_call: bool| {
+        if is_call {
+            let at = call.len() - 32;
+            call[at..].copy_from_slice(KeyShare::new().unwrap().public());
+        }
+    };
+    assert!(matches!(
+        seal_with(&worker, &server, own_share_in_call),
+        Err((Some(Status::OtherToken), None))
+    ));
+    let own_share_in_answer = |_: &mut Vec<u8>, answer: &mut Vec<u8>, is_call: bool| {
+        if !is_call {
+            let at = answer.len() - 32;
+            answer[at..].copy_from_slice(KeyShare::new().unwrap().public());
+        }
+    };
+    assert!(matches!(
+        seal_with(&worker, &server, own_share_in_answer),
+        Err((Some(Status::OtherToken), None))
+    ));
 }

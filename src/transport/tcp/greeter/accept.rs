@@ -251,7 +251,8 @@ fn send(mut socket: &TcpStream, bytes: &[u8]) -> std::result::Result<(), String>
 }
 
 fn admit(endpoint: &Endpoint, pending: PendingConnection, Caller { from, direction }: Caller) {
-    let PendingConnection { socket, layer, received, plain, .. } = pending;
+    let PendingConnection { socket, layer, received, plain, greeting, .. } = pending;
     let is_preferred = direction != Direction::CallerSends;
-    endpoint.adopt(Greeted { socket, from, is_preferred, layer, received, plain });
+    let greeted = Greeted { socket, from, is_preferred, layer, received, plain };
+    endpoint.adopt(greeted.with(greeting.records));
 }

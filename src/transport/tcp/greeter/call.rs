@@ -137,7 +137,8 @@ impl DialAttempt {
         self.deadline = Instant::now() + self.limit;
         let (credentials, wanted) = (endpoint.credentials(), endpoint.kind_at(&self.to));
         let no_random = || io::Error::other("the system has no random bytes");
-        let greeting = CallerGreeting::new(credentials, &endpoint.name, wanted, self.direction)
+        let (name, seals) = (&endpoint.name, endpoint.seals());
+        let greeting = CallerGreeting::new(credentials, name, wanted, self.direction, seals)
             .ok_or_else(no_random)?;
         let mut greeting = CallGreeting {
             layer: layer(endpoint, &self.to)?,
@@ -177,8 +178,9 @@ impl DialAttempt {
 
     /// The connection, behind its greeting.
     pub(super) fn greeted(self, from: String, is_preferred: bool) -> Option<Greeted> {
-        let CallGreeting { layer, received, plain, .. } = self.greeting?;
-        Some(Greeted { socket: self.socket, from, is_preferred, layer, received, plain })
+        let CallGreeting { layer, received, plain, greeting, .. } = self.greeting?;
+        let greeted = Greeted { socket: self.socket, from, is_preferred, layer, received, plain };
+        Some(greeted.with(greeting.records))
     }
 }
 
@@ -302,6 +304,11 @@ fn refusal(to: &str, endpoint: &Endpoint, failure: Failure) -> DialError {
                 "{to} has not proven that it has the token of this job: it is a process of another one"
             ));
         }
+        Failure::NotSealed => {
+            return DialError::Refused(format!(
+                "{to} does not seal what it sends; use the same release everywhere"
+            ));
+        }
         Failure::OtherKind(who, wanted) => {
             return DialError::Refused(other_kind(to, who, wanted));
         }
@@ -316,6 +323,9 @@ fn refusal(to: &str, endpoint: &Endpoint, failure: Failure) -> DialError {
         }
         Status::WantsNoToken => {
             format!("{to} asks for no token; give all processes of the job the same one")
+        }
+        Status::WantsRecords => {
+            format!("{to} takes only what is sealed; set integrity=yes here too")
         }
         Status::OtherToken => {
             format!("{to} does not take the token of this process: it has another one")

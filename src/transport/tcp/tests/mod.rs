@@ -1,6 +1,7 @@
 //! Both ends of connections in one process, on the loopback interface.
 
 mod reconnection;
+mod records;
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -234,7 +235,7 @@ fn pose(to: &TcpTransport, identity: &str, name: &str, secret: &str) -> TcpStrea
     let (credentials, wanted) =
         (Credentials::of_token(identity, secret), CredentialKind::Scheduler);
     let mut greeting =
-        CallerGreeting::new(Some(&credentials), name, wanted, Direction::Both).unwrap();
+        CallerGreeting::new(Some(&credentials), name, wanted, Direction::Both, false).unwrap();
     let mut out = greeting.call().to_vec();
     let mut received = Vec::new();
     while !greeting.receive(&mut received, &mut out).unwrap() {
@@ -360,7 +361,7 @@ fn certificates_that_do_not_fit_are_refused_by_name() {
 }
 
 fn by_hand() -> CallerGreeting {
-    CallerGreeting::new(None, "mallory", CredentialKind::Server, Direction::Both).unwrap()
+    CallerGreeting::new(None, "mallory", CredentialKind::Server, Direction::Both, false).unwrap()
 }
 
 /// A connection made by hand, whose greeting is over.

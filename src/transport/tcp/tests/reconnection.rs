@@ -87,7 +87,8 @@ fn greet(mut socket: TcpStream) -> TcpStream {
         received.extend_from_slice(&byte);
     }
     let (status, random) = (Status::Welcome, random_bytes().unwrap());
-    let answer = Answer { status, wants_token: false, random, identity: None };
+    let (identity, share) = (None, None);
+    let answer = Answer { status, wants_token: false, random, identity, share };
     socket.write_all(&answer.encode()).unwrap();
     socket
 }
