@@ -77,10 +77,10 @@ impl FuzzJob {
     fn step(&mut self) {
         self.now += MS;
         let now = self.now;
-        let from_scheduler = self.scheduler.send(now).into_iter().map(|frame| ("root", frame));
+        let from_scheduler = self.scheduler.send(now).map(|frame| ("root", frame));
         let mut frames: Vec<_> = from_scheduler.collect();
         for (address, node) in &mut self.nodes {
-            let sent = node.send(now);
+            let sent: Vec<_> = node.send(now).collect();
             if *address == PLAYED {
                 for frame in &sent {
                     let last = &mut self.sent[usize::from(&*frame.to != "root")];
@@ -101,13 +101,13 @@ impl FuzzJob {
             }
             if let AnyNode::Server(node) = node {
                 let server = &mut node.part;
-                let actions = server.actions();
+                let actions: Vec<_> = server.actions().collect();
                 assert!(server.held_bytes() <= LIMITS.hold_bytes, "more than it may hold");
                 for action in actions {
                     if let ServerAction::Answer(answer) = action
                         && let Ok(block) = self.blocks.join(&[&[0; 16]])
                     {
-                        server.value(&answer, Bytes::of_block(Arc::new(block)));
+                        server.value(&answer, Bytes::of_block(block));
                     }
                 }
             }
@@ -226,7 +226,7 @@ fn message(
     };
     let of_kind = |kind: MessageKind| {
         let body = if kind.carries_data() {
-            Body::Data(Bytes::of_block(Arc::new(job.blocks.join(&[payload]).ok()?)))
+            Body::Data(Bytes::of_block(job.blocks.join(&[payload]).ok()?))
         } else {
             Body::Fields(payload.to_vec())
         };

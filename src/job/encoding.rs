@@ -100,7 +100,7 @@ impl WorkerResiduals {
                 let bytes = room.zeroed();
                 encode_slice(codec, team.isa, source, residuals, &slice, bytes, &scratch);
             })?;
-            slices.push(Arc::new(made));
+            slices.push(made);
             start = slice.end.max(start + 1);
         }
         let (codec, len, slice) = (ENCODED, slot.bytes(), source.slice_bytes);
@@ -179,10 +179,10 @@ pub(crate) fn decode(
         .read(|bytes| codec.decode(team.isa, origin, bytes, decoded.slice_mut(&(0..slot.count))));
     result.unwrap_or(Ok(()))?;
     if slot.dtype == DType::F32 {
-        return Ok(Bytes::of_block(Arc::new(blocks.wrap(buffer, slot.bytes()))));
+        return Ok(Bytes::of_block(blocks.wrap(buffer, slot.bytes())));
     }
     let target = blocks.take(slot.bytes())?;
     team.isa.convert_array(&Lent::plain(target.as_ptr(), slot.dtype).array(), &decoded, slot.count);
     blocks.give_back(buffer);
-    Ok(Bytes::of_block(Arc::new(blocks.wrap(target, slot.bytes()))))
+    Ok(Bytes::of_block(blocks.wrap(target, slot.bytes())))
 }

@@ -52,7 +52,7 @@ impl StateUpdate {
         let mut parts: Vec<&[u8]> = vec![&code, &rank];
         parts.extend(number.iter().map(|it| &it[..]));
         parts.extend(data);
-        Ok(Bytes::of_block(Arc::new(blocks.join(&parts)?)))
+        Ok(Bytes::of_block(blocks.join(&parts)?))
     }
 
     /// Decodes a restore request for a slice; gives also its data. That of a deposit begins with the number of

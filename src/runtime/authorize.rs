@@ -1,6 +1,8 @@
 //! Authorization of frames: each must fit the identity that the transport has authenticated. Also called: access
 //! control.
 
+use std::collections::VecDeque;
+
 use super::buffers::Bytes;
 use super::event_log::DropLog;
 use crate::credentials::Identity;
@@ -11,7 +13,7 @@ use kvstore_protocol::{AdmissionError, AuthenticatedPeer, Header, Machine, Messa
 pub(super) fn keep_own(
     who: Identity,
     from: &str,
-    messages: &mut Vec<Message<Bytes>>,
+    messages: &mut VecDeque<Message<Bytes>>,
     ledger: &DropLog,
 ) {
     let speaker = speaker(who);
@@ -24,22 +26,20 @@ pub(super) fn keep_own(
     });
 }
 
-/// Second check, with the members known: a member's frames must come from the member's own address.
-pub(super) fn keep_known(
+/// Second check, with the members known: a member's frame must come from the member's own address.
+pub(super) fn is_known(
     who: Identity,
     from: &str,
-    messages: &mut Vec<Message<Bytes>>,
+    head: &Header,
     machine: &impl Machine<Bytes>,
     ledger: &DropLog,
-) {
-    messages.retain(|message| {
-        let peer = Peer { role: message.head.role, rank: message.head.rank };
-        let may = is_at(&message.head, machine.linked(peer), from);
-        if !may {
-            note(ledger, who, from, &message.head, AdmissionError::Address);
-        }
-        may
-    });
+) -> bool {
+    let peer = Peer { role: head.role, rank: head.rank };
+    let may = is_at(head, machine.linked(peer), from);
+    if !may {
+        note(ledger, who, from, head, AdmissionError::Address);
+    }
+    may
 }
 
 /// The process that a credential stands for.

@@ -1,13 +1,13 @@
 //! Bytes of values in flight: in pooled blocks, or in memory that a caller has lent (zero copy).
 #![allow(unsafe_code, reason = "memory that callers lend is read here")]
 
-use std::mem::MaybeUninit;
+use std::mem::{ManuallyDrop, MaybeUninit};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 use crate::error::Result;
 use crate::sys::sync::Mutex;
 use crate::tensor::Buffer;
-use crate::transport::Unwritten;
+use crate::transport::{LentPart, Unwritten};
 use kvstore_protocol::Data;
 
 /// Sizes of blocks that are pooled, in bytes.
@@ -18,6 +18,9 @@ const SIZES: usize = KEPT.end().ilog2() as usize + 1;
 
 /// Maximum number of bytes in spare blocks.
 const MOST_SPARE: usize = 64 << 20;
+
+/// Maximum number of spare allocations for blocks, of about a hundred bytes each.
+const MOST_BLOCKS: usize = 8_192;
 
 /// Pool of memory for slices.
 #[derive(Default)]
@@ -30,15 +33,38 @@ struct SpareBuffers {
     /// Indexed by the logarithm of their size: each serves every block larger than half of it.
     buffers: [Vec<Buffer>; SIZES],
     bytes: usize,
+    /// Allocations for blocks, without memory for their bytes.
+    blocks: Vec<Arc<BlockMemory>>,
 }
 
-/// Bytes in pooled memory, all written.
-pub(crate) struct Block {
+impl SpareBuffers {
+    fn take(&mut self, size: usize) -> Option<Buffer> {
+        let buffer = self.buffers[size.ilog2() as usize].pop()?;
+        self.bytes -= size;
+        Some(buffer)
+    }
+
+    fn keep(&mut self, buffer: Buffer) {
+        let size = buffer.len();
+        if KEPT.contains(&size) && size.is_power_of_two() && self.bytes + size <= MOST_SPARE {
+            self.bytes += size;
+            self.buffers[size.ilog2() as usize].push(buffer);
+        }
+    }
+}
+
+/// Bytes in pooled memory, all written. Clones share them; the last one returns the memory.
+#[derive(Clone)]
+pub(crate) struct Block(ManuallyDrop<Arc<BlockMemory>>);
+
+/// Empty while it is a spare one.
+#[derive(Default)]
+struct BlockMemory {
     buffer: Option<Buffer>,
     len: usize,
     /// CRC32C of the bytes, once it was computed.
     sum: OnceLock<u32>,
-    home: Arc<BlockPool>,
+    home: Option<Arc<BlockPool>>,
 }
 
 impl BlockPool {
@@ -49,21 +75,12 @@ impl BlockPool {
         }
         // The part that a block does not write takes no memory.
         let size = len.next_power_of_two();
-        let mut spare = self.spare.lock();
-        if let Some(buffer) = spare.buffers[size.ilog2() as usize].pop() {
-            spare.bytes -= size;
-            return Ok(buffer);
-        }
-        drop(spare);
-        Buffer::fixed(size)
+        let spare = self.spare.lock().take(size);
+        spare.map_or_else(|| Buffer::fixed(size), Ok)
     }
 
     pub(crate) fn give_back(&self, buffer: Buffer) {
-        let (mut spare, size) = (self.spare.lock(), buffer.len());
-        if KEPT.contains(&size) && size.is_power_of_two() && spare.bytes + size <= MOST_SPARE {
-            spare.bytes += size;
-            spare.buffers[size.ilog2() as usize].push(buffer);
-        }
+        self.spare.lock().keep(buffer);
     }
 
     /// Makes a block of `len` bytes. Those that `fill` does not write are zero.
@@ -93,32 +110,67 @@ impl BlockPool {
     /// Makes a block of memory that has been written.
     pub(crate) fn wrap(self: &Arc<Self>, buffer: Buffer, len: usize) -> Block {
         assert!(len <= buffer.len(), "a block inside of its memory");
-        Block { buffer: Some(buffer), len, sum: OnceLock::new(), home: Arc::clone(self) }
+        let mut spare = self.spare.lock().blocks.pop().unwrap_or_default();
+        let (buffer, home) = (Some(buffer), Some(Arc::clone(self)));
+        let memory = BlockMemory { buffer, len, sum: OnceLock::new(), home };
+        match Arc::get_mut(&mut spare) {
+            Some(empty) => *empty = memory,
+            None => spare = Arc::new(memory),
+        }
+        Block(ManuallyDrop::new(spare))
+    }
+}
+
+impl AsRef<[u8]> for BlockMemory {
+    fn as_ref(&self) -> &[u8] {
+        let Some(buffer) = &self.buffer else { return &[] };
+        // SAFETY: this many bytes are allocated and written, and the bytes of a block do not change.
+        unsafe { std::slice::from_raw_parts(buffer.as_ptr(), self.len) }
     }
 }
 
 impl Block {
     pub(crate) fn bytes(&self) -> &[u8] {
-        let start = self.buffer.as_ref().map_or(std::ptr::null_mut(), Buffer::as_ptr);
-        // SAFETY: this many bytes are allocated and written, and the bytes of a block do not change.
-        unsafe { std::slice::from_raw_parts(start, self.len) }
+        (**self.0).as_ref()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.0.len
     }
 
     /// Stores the CRC32C that a received block has.
     pub(super) fn has_checksum(&self, sum: u32) {
-        let _ = self.sum.set(sum);
+        let _ = self.0.sum.set(sum);
     }
 
-    /// The memory, without a copy.
-    pub(crate) fn into_buffer(mut self) -> Option<Buffer> {
-        self.buffer.take()
+    /// The memory, without a copy, if the block has no other owner.
+    pub(crate) fn into_buffer(mut self) -> std::result::Result<Buffer, Self> {
+        let buffer = Arc::get_mut(&mut self.0).and_then(|memory| memory.buffer.take());
+        buffer.ok_or(self)
     }
 }
 
 impl Drop for Block {
     fn drop(&mut self) {
-        if let Some(buffer) = self.buffer.take() {
-            self.home.give_back(buffer);
+        // SAFETY: it is not used again.
+        let mut shared = unsafe { ManuallyDrop::take(&mut self.0) };
+        let Some(memory) = Arc::get_mut(&mut shared) else { return };
+        let (buffer, home) = (memory.buffer.take(), memory.home.take());
+        memory.sum = OnceLock::new();
+        let Some(home) = home else { return };
+        let mut spare = home.spare.lock();
+        buffer.into_iter().for_each(|buffer| spare.keep(buffer));
+        if spare.blocks.len() < MOST_BLOCKS {
+            spare.blocks.push(shared);
+        }
+    }
+}
+
+impl Drop for BlockMemory {
+    /// Of two owners that drop the block at the same moment, each may see the other one.
+    fn drop(&mut self) {
+        if let (Some(home), Some(buffer)) = (self.home.take(), self.buffer.take()) {
+            home.give_back(buffer);
         }
     }
 }
@@ -145,6 +197,14 @@ impl Loan {
     /// `len` bytes from `start` stay valid and unchanged until `copy` or `end` has returned.
     pub(crate) unsafe fn new(start: *const u8, len: usize) -> Self {
         Self(RwLock::new(LentBytes::Theirs(start, len)))
+    }
+
+    /// Begins the next loan, in the memory of one that has ended.
+    ///
+    /// # Safety
+    /// As for [`new`](Self::new).
+    pub(crate) unsafe fn again(&mut self, start: *const u8, len: usize) {
+        *self.0.get_mut().unwrap_or_else(PoisonError::into_inner) = LentBytes::Theirs(start, len);
     }
 
     /// Loan of static bytes.
@@ -178,7 +238,13 @@ impl Loan {
 pub(crate) struct ReceiveTarget {
     start: *mut u8,
     len: usize,
-    end: Option<Box<dyn FnOnce() + Send>>,
+    call: Option<Arc<dyn Receiver>>,
+}
+
+/// A call that waits for values.
+pub(crate) trait Receiver: Send + Sync {
+    /// A value has been received to its destination, or given up.
+    fn received(self: Arc<Self>);
 }
 
 // SAFETY: the memory is lent to all threads of the library.
@@ -186,13 +252,9 @@ unsafe impl Send for ReceiveTarget {}
 
 impl ReceiveTarget {
     /// # Safety
-    /// `len` bytes from `start` are valid, and have no other writer, until `end` is called.
-    pub(crate) unsafe fn new(
-        start: *mut u8,
-        len: usize,
-        end: impl FnOnce() + Send + 'static,
-    ) -> Self {
-        Self { start, len, end: Some(Box::new(end)) }
+    /// `len` bytes from `start` are valid, and have no other writer, until `call` is told.
+    pub(crate) unsafe fn new(start: *mut u8, len: usize, call: Arc<dyn Receiver>) -> Self {
+        Self { start, len, call: Some(call) }
     }
 
     /// The memory, whose content is undefined.
@@ -205,8 +267,8 @@ impl ReceiveTarget {
 
 impl Drop for ReceiveTarget {
     fn drop(&mut self) {
-        if let Some(end) = self.end.take() {
-            end();
+        if let Some(call) = self.call.take() {
+            call.received();
         }
     }
 }
@@ -231,7 +293,7 @@ pub(crate) struct Bytes {
 
 #[derive(Clone)]
 enum BlockSource {
-    Block(Arc<Block>),
+    Block(Block),
     Loan(Arc<Loan>),
     /// Received into its destination.
     Landed,
@@ -244,12 +306,12 @@ pub(crate) struct Encoded {
     /// Number of bytes of the unencoded value: in all, and of each slice but the last.
     pub(crate) len: usize,
     pub(crate) slice: usize,
-    pub(crate) slices: Vec<Arc<Block>>,
+    pub(crate) slices: Vec<Block>,
 }
 
 impl Bytes {
-    pub(crate) fn of_block(block: Arc<Block>) -> Self {
-        let len = block.len;
+    pub(crate) fn of_block(block: Block) -> Self {
+        let len = block.len();
         Self { source: BlockSource::Block(block), at: 0, len }
     }
 
@@ -296,10 +358,10 @@ impl Bytes {
     }
 
     /// The block, if this is the whole of one; it may have further owners.
-    pub(crate) fn into_block(self) -> std::result::Result<Arc<Block>, Self> {
+    pub(crate) fn into_block(self) -> std::result::Result<Block, Self> {
         let Self { source, at, len } = self;
         match source {
-            BlockSource::Block(block) if at == 0 && len == block.len => Ok(block),
+            BlockSource::Block(block) if at == 0 && len == block.len() => Ok(block),
             source => Err(Self { source, at, len }),
         }
     }
@@ -308,7 +370,7 @@ impl Bytes {
 /// Bytes in place in a block.
 #[derive(Clone, Copy)]
 pub(super) struct InPlace<'a> {
-    block: &'a Arc<Block>,
+    block: &'a Block,
     at: usize,
     len: usize,
 }
@@ -324,34 +386,21 @@ impl<'a> InPlace<'a> {
 
     /// CRC32C of the bytes, if it is known.
     pub(super) fn known_checksum(self) -> Option<u32> {
-        self.block.sum.get().copied().filter(|_| self.len == self.block.len)
+        self.block.0.sum.get().copied().filter(|_| self.len == self.block.len())
     }
 
     /// CRC32C of the bytes. That of a whole block is computed once, for any number of receivers.
     pub(super) fn checksum(self) -> u32 {
-        if self.len == self.block.len {
-            *self.block.sum.get_or_init(|| kvstore_checksum::crc32c(self.block.bytes()))
+        if self.len == self.block.len() {
+            *self.block.0.sum.get_or_init(|| kvstore_checksum::crc32c(self.block.bytes()))
         } else {
             kvstore_checksum::crc32c(self.bytes())
         }
     }
 
     /// Keeps the block alive for the sender of these bytes.
-    pub(super) fn lend(self) -> impl AsRef<[u8]> + Send + 'static {
-        HeldBlock { block: Arc::clone(self.block), at: self.at, len: self.len }
-    }
-}
-
-/// Bytes of a block that is kept alive.
-struct HeldBlock {
-    block: Arc<Block>,
-    at: usize,
-    len: usize,
-}
-
-impl AsRef<[u8]> for HeldBlock {
-    fn as_ref(&self) -> &[u8] {
-        InPlace { block: &self.block, at: self.at, len: self.len }.bytes()
+    pub(super) fn lend(self) -> LentPart {
+        LentPart::new(Arc::clone(&self.block.0) as Arc<_>, self.at, self.len)
     }
 }
 
@@ -365,7 +414,7 @@ impl Data for Bytes {
         let (at, len) = (fits(at), fits(len));
         if let BlockSource::Encoded(encoded) = &self.source {
             let index = at / encoded.slice.max(1);
-            return Self::of_block(Arc::clone(&encoded.slices[index]));
+            return Self::of_block(encoded.slices[index].clone());
         }
         let end = at.checked_add(len);
         assert!(end.is_some_and(|end| end <= self.len), "a part inside of its value");

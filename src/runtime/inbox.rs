@@ -1,12 +1,14 @@
 //! Decodes received bytes into messages. Also called: frame parser, ingress.
 
+use std::cell::Cell;
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::buffers::{BlockPool, Bytes, ReceiveTarget};
 use crate::transport::{Piece, Unwritten};
 use kvstore_protocol::{
-    BadFrame, Body, BundleEntry, Data as _, HEADER, Header, MOST_EXTENSIONS, Message, MessageKind,
-    PartialFrame, VerifiedFrame, read_table,
+    BadFrame, Body, BundleEntry, BundleParts, Data as _, HEADER, Header, MOST_EXTENSIONS, Message,
+    MessageKind, PartialFrame, VerifiedFrame, read_table,
 };
 
 /// Chunk size of a copy, in bytes: the checksum is computed while the chunk is in the cache.
@@ -16,8 +18,8 @@ const CHUNK: usize = 16 << 10;
 /// than the lookup.
 const LARGE: usize = 32 << 10;
 
-/// Maximum number of messages of a delivery for which space is reserved in advance.
-const SOME: usize = 64;
+/// Maximum number of messages, and of bundles, whose memory a thread keeps from one delivery to the next.
+const MOST_KEPT: usize = 256;
 
 /// Why the rest of a delivery is dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,6 +83,40 @@ impl Pieces<'_, '_> {
     }
 }
 
+/// Memory of a thread that reads deliveries, from one to the next.
+#[derive(Default)]
+pub(super) struct ReadMemory {
+    /// Messages of the delivery, in their order.
+    pub(super) messages: VecDeque<Message<Bytes>>,
+    /// Destinations that have been written. They are kept until the machine has received their messages.
+    landings: Vec<ReceiveTarget>,
+    /// Bundles without messages, which have no other owner.
+    pub(super) bundles: Vec<Arc<BundleParts<Bytes>>>,
+    table: Vec<u8>,
+    entries: Vec<BundleEntry>,
+}
+
+thread_local! {
+    static MEMORY: Cell<Option<Box<ReadMemory>>> = const { Cell::new(None) };
+}
+
+impl ReadMemory {
+    /// The memory of this thread, without messages.
+    pub(super) fn take() -> Box<Self> {
+        // A thread that is ending has none any more.
+        MEMORY.try_with(Cell::take).ok().flatten().unwrap_or_default()
+    }
+
+    /// Keeps the memory for the next delivery.
+    pub(super) fn leave(mut self: Box<Self>) {
+        self.landings.clear();
+        self.messages.clear();
+        self.messages.shrink_to(MOST_KEPT);
+        self.bundles.truncate(MOST_KEPT);
+        let _ = MEMORY.try_with(|kept| kept.set(Some(self)));
+    }
+}
+
 /// Where the bytes of frames are read to.
 pub(super) struct FrameReader<'a> {
     /// The tags of records have protected the delivery: its payloads have no checksums.
@@ -88,8 +124,7 @@ pub(super) struct FrameReader<'a> {
     pub(super) blocks: &'a Arc<BlockPool>,
     /// Finds the destination of a value that a call waits for.
     pub(super) land: &'a dyn Fn(&Header, usize) -> Option<ReceiveTarget>,
-    /// Destinations that have been written. They are kept until the machine has received their messages.
-    pub(super) landings: Vec<ReceiveTarget>,
+    pub(super) memory: &'a mut ReadMemory,
 }
 
 /// Reads all messages of a delivery of `len` bytes. Bytes after an invalid frame are lost with it. No more
@@ -98,20 +133,19 @@ pub(super) fn read(
     len: usize,
     pieces: &mut dyn Iterator<Item = Piece<'_>>,
     reader: &mut FrameReader<'_>,
-) -> (Vec<Message<Bytes>>, Option<BadDelivery>) {
+) -> Option<BadDelivery> {
     let none: &[u8] = &[];
     let is_summed = !reader.is_sealed;
     let mut pieces = Pieces { current: none.into(), rest: pieces, left: len, is_summed };
-    // Most deliveries are one message, or some small ones.
-    let (mut messages, mut broken) = (Vec::with_capacity((len / HEADER).clamp(1, SOME)), None);
+    let mut broken = None;
     while pieces.left > 0 && broken.is_none() {
         match one(&mut pieces, reader) {
-            Ok(message) => messages.push(message),
+            Ok(message) => reader.memory.messages.push_back(message),
             Err(error) => broken = Some(error),
         }
     }
     pieces.end();
-    (messages, broken)
+    broken
 }
 
 /// Like `read`, for a receiver that waits for no values.
@@ -138,8 +172,11 @@ fn read_without_values(
     blocks: &Arc<BlockPool>,
     is_sealed: bool,
 ) -> (Vec<Message<Bytes>>, Option<BadDelivery>) {
-    let (land, landings) = (&|_: &Header, _| None, Vec::new());
-    read(len, pieces, &mut FrameReader { is_sealed, blocks, land, landings })
+    let mut memory = ReadMemory::default();
+    let land = &|_: &Header, _| None;
+    let mut reader = FrameReader { is_sealed, blocks, land, memory: &mut memory };
+    let broken = read(len, pieces, &mut reader);
+    (memory.messages.into(), broken)
 }
 
 fn one(
@@ -161,7 +198,7 @@ fn one(
     let landing = is_large.then(|| (reader.land)(&opened.head, len)).flatten();
     let (sum, body) = if let Some(mut landing) = landing {
         let sum = pieces.take(len, &mut landing.memory());
-        reader.landings.push(landing);
+        reader.memory.landings.push(landing);
         (sum, Body::Data(Bytes::landed(len)))
     } else {
         body(opened.head.kind, len, pieces, reader.blocks)?
@@ -174,30 +211,37 @@ fn one(
 fn bundle(
     opened: &VerifiedFrame,
     pieces: &mut Pieces<'_, '_>,
-    reader: &FrameReader<'_>,
+    reader: &mut FrameReader<'_>,
 ) -> Result<Message<Bytes>, BadDelivery> {
-    let mut table = vec![0; opened.head.covered(opened.payload)];
-    let sum = pieces.fill(&mut table);
+    let ReadMemory { bundles, table, entries, .. } = &mut *reader.memory;
+    table.clear();
+    table.resize(opened.head.covered(opened.payload), 0);
+    let sum = pieces.fill(table);
     pieces.intact(sum, opened.payload_checksum)?;
-    let entries = read_table(&opened.head, &table, opened.payload).map_err(BadDelivery::Bad)?;
-    let parts: Vec<_> = if entries.iter().all(|entry| entry.head.kind == MessageKind::Value) {
-        values(entries, pieces, reader.blocks)?
+    read_table(&opened.head, table, opened.payload, entries).map_err(BadDelivery::Bad)?;
+    let mut bundle = bundles.pop().unwrap_or_default();
+    let parts = Arc::make_mut(&mut bundle);
+    if entries.iter().all(|entry| entry.head.kind == MessageKind::Value) {
+        values(entries, pieces, reader.blocks, parts)?;
     } else {
-        entries.into_iter().map(|entry| part(entry, pieces, reader)).collect::<Result<_, _>>()?
-    };
-    Ok(Message { head: opened.head.clone(), body: Body::Parts(Arc::new(parts.into())) })
+        for entry in entries.drain(..) {
+            parts.push(part(entry, pieces, reader.blocks)?);
+        }
+    }
+    Ok(Message { head: opened.head.clone(), body: Body::Parts(bundle) })
 }
 
 /// Values share a block, because they are soon copied to their destinations. Pushes do not, because a server
 /// keeps them.
 fn values(
-    entries: Vec<BundleEntry>,
+    entries: &mut Vec<BundleEntry>,
     pieces: &mut Pieces<'_, '_>,
     blocks: &Arc<BlockPool>,
-) -> Result<Vec<Message<Bytes>>, BadDelivery> {
+    parts: &mut BundleParts<Bytes>,
+) -> Result<(), BadDelivery> {
     let mut read = Ok(());
     let fill = |room: &mut Unwritten<'_>| {
-        for entry in &entries {
+        for entry in &*entries {
             read = read.and_then(|()| {
                 let sum = pieces.take(entry.payload, room);
                 pieces.intact(sum, entry.checksum)
@@ -207,22 +251,21 @@ fn values(
     let bytes = entries.iter().map(|entry| entry.payload).sum();
     let block = blocks.make(bytes, fill).map_err(|_| BadDelivery::NoMemory)?;
     read?;
-    let (all, mut at) = (Bytes::of_block(Arc::new(block)), 0);
-    let part = |BundleEntry { head, payload, .. }| {
+    let (all, mut at) = (Bytes::of_block(block), 0);
+    for BundleEntry { head, payload, .. } in entries.drain(..) {
         let len = payload as u64;
-        let body = Body::Data(all.part(at, len));
+        parts.push(Message { head, body: Body::Data(all.part(at, len)) });
         at += len;
-        Message { head, body }
-    };
-    Ok(entries.into_iter().map(part).collect())
+    }
+    Ok(())
 }
 
 fn part(
     BundleEntry { head, payload, checksum }: BundleEntry,
     pieces: &mut Pieces<'_, '_>,
-    reader: &FrameReader<'_>,
+    blocks: &Arc<BlockPool>,
 ) -> Result<Message<Bytes>, BadDelivery> {
-    let (sum, body) = body(head.kind, payload, pieces, reader.blocks)?;
+    let (sum, body) = body(head.kind, payload, pieces, blocks)?;
     pieces.intact(sum, checksum).map(|()| Message { head, body })
 }
 
@@ -241,7 +284,7 @@ fn body(
     let fill = |room: &mut Unwritten<'_>| sum = pieces.take(len, room);
     let block = blocks.make(len, fill).map_err(|_| BadDelivery::NoMemory)?;
     sum.filter(|_| pieces.is_summed).into_iter().for_each(|sum| block.has_checksum(sum));
-    Ok((sum, Body::Data(Bytes::of_block(Arc::new(block)))))
+    Ok((sum, Body::Data(Bytes::of_block(block))))
 }
 
 #[cfg(test)]

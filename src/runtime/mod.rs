@@ -6,6 +6,7 @@ mod buffers;
 mod event_log;
 mod inbox;
 mod outbox;
+mod spare_lists;
 #[cfg(test)]
 mod tests;
 
@@ -17,10 +18,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-pub(crate) use buffers::{Block, BlockPool, Bytes, Encoded, Loan, ReceiveTarget};
+pub(crate) use buffers::{Block, BlockPool, Bytes, Encoded, Loan, ReceiveTarget, Receiver};
 use event_log::DropLog;
 pub(crate) use inbox::{BadDelivery, read_all, read_sealed};
-use outbox::Outbox;
+use inbox::{FrameReader, ReadMemory};
+use outbox::{Outbox, PeerPaths};
+pub(crate) use spare_lists::SpareLists;
 
 use crate::error::{Error, Result};
 use crate::interrupt;
@@ -30,7 +33,7 @@ use crate::sys::sync::{Condvar, Mutex};
 use crate::trace::Tracer;
 use crate::transport::{Inbox, PeerChoice, Piece, Transport, who_and_address};
 use kvstore_protocol::{
-    Header, Limits, MS, Machine, Message, Peer, PeerEvent, Scheduler, Time, TransportsByAddress,
+    Header, Limits, MS, Machine, Peer, PeerEvent, Scheduler, Time, TransportsByAddress,
 };
 
 /// Flush timeout and poll interval at shutdown.
@@ -44,6 +47,11 @@ const PORTION: usize = 64;
 pub(crate) trait DriverHost: Send + Sync + Sized + 'static {
     type Machine: Machine<Bytes> + Send;
     type Todo: Default;
+
+    /// Memory for the actions of a step: that of an earlier step of this thread.
+    fn todo() -> Self::Todo {
+        Self::Todo::default()
+    }
 
     /// Prepares the machine for a delivery; called with the machine locked.
     fn expect(_machine: &mut Self::Machine, _now: Time) {}
@@ -186,7 +194,7 @@ impl<H: DriverHost> Driver<H> {
         from: Option<&str>,
         work: impl FnOnce(&mut H::Machine, Time) -> T,
     ) -> Option<T> {
-        let (mut todo, mut news) = (H::Todo::default(), None);
+        let (mut todo, mut news) = (H::todo(), None);
         let result = panics::catch(|| self.advance(work, &mut todo, &mut news));
         if result.is_err() {
             self.halt();
@@ -207,7 +215,7 @@ impl<H: DriverHost> Driver<H> {
         todo: &mut H::Todo,
         news: &mut Option<(Peer, Vec<PeerEvent>)>,
     ) -> Option<T> {
-        let mut ways = Vec::new();
+        let mut ways = PeerPaths::new();
         let _logs_later = DeferredLog::begin();
         let mut core = self.core.lock();
         let now = self.now();
@@ -215,10 +223,10 @@ impl<H: DriverHost> Driver<H> {
         let machine = core_now.machine.as_mut().filter(|_| !core_now.stopped)?;
         let result = work(machine, now);
         self.host.collect(machine, todo);
-        let (frames, wake) = (machine.send(now), machine.wake_at());
+        self.outbox.post(machine.send(now), &mut ways);
+        let wake = machine.wake_at();
         let told = (machine.has_started(), machine.end().is_some());
         *news = Some((machine.me(), machine.news()));
-        self.outbox.post(frames, &mut ways);
         if wake < core_now.wake || told != core_now.told {
             core_now.wake = core_now.wake.min(wake);
             core_now.told = told;
@@ -356,34 +364,47 @@ impl<H: DriverHost> Driver<H> {
             let machine = core.machine.as_ref().filter(|_| !core.stopped)?;
             self.host.landing(self, machine, head, len)
         };
-        let (blocks, landings) = (&self.blocks, Vec::new());
-        let mut reader = inbox::FrameReader { is_sealed, blocks, land: &land, landings };
-        let (mut messages, broken) = inbox::read(len, pieces, &mut reader);
+        let mut memory = ReadMemory::take();
+        let (blocks, memory_of_reader) = (&self.blocks, &mut *memory);
+        let reader = &mut FrameReader { is_sealed, blocks, land: &land, memory: memory_of_reader };
+        let broken = inbox::read(len, pieces, reader);
         if let Some(who) = who {
-            authorize::keep_own(who, from, &mut messages, &self.ledger);
+            authorize::keep_own(who, from, &mut memory.messages, &self.ledger);
         }
         if let Some(broken) = broken {
             let reason = format!("dropped what is no frame: {broken:?}");
             self.ledger.note(Level::Warn, "a process".into(), from, reason);
         }
-        let mut messages = messages.into_iter().peekable();
+        let mut is_last = false;
         loop {
-            let mut some = portion(&mut messages);
-            let last = messages.peek().is_none();
-            self.step_from(Some(from), |machine, now| {
-                if let Some(who) = who {
-                    authorize::keep_known(who, from, &mut some, machine, &self.ledger);
-                }
+            let ReadMemory { messages, bundles, .. } = &mut *memory;
+            let step = self.step_from(Some(from), |machine, now| {
                 H::expect(machine, now);
-                some.into_iter().for_each(|message| machine.receive(message, now));
-                if let Some(BadDelivery::Bad(bad)) = broken.filter(|_| last) {
+                // Replies to a portion are sent before the last message of a delivery is processed.
+                let mut parts = 0;
+                while parts < PORTION
+                    && let Some(message) = messages.pop_front()
+                {
+                    parts += message.parts().len();
+                    let is_known = who.is_none_or(|who| {
+                        authorize::is_known(who, from, &message.head, machine, &self.ledger)
+                    });
+                    if is_known {
+                        machine.receive(message, now);
+                        bundles.extend(machine.spare_bundle());
+                    }
+                }
+                is_last = messages.is_empty();
+                if let Some(BadDelivery::Bad(bad)) = broken.filter(|_| is_last) {
                     machine.bad_frame(from, bad, now);
                 }
             });
-            if last {
-                return;
+            // After the end of the machine no step takes messages.
+            if is_last || step.is_none() {
+                break;
             }
         }
+        memory.leave();
     }
 }
 
@@ -395,19 +416,6 @@ fn by_address(choices: BTreeMap<Arc<str>, PeerChoice>) -> TransportsByAddress {
     };
     let one = |(to, choice): (_, PeerChoice)| (to, (choice.transport, others(&choice)));
     choices.into_iter().map(one).collect()
-}
-
-/// The next messages, which one step processes: replies to them are sent before the last message of a
-/// delivery is processed.
-fn portion(messages: &mut impl Iterator<Item = Message<Bytes>>) -> Vec<Message<Bytes>> {
-    let (mut some, mut parts) = (Vec::new(), 0);
-    while parts < PORTION
-        && let Some(message) = messages.next()
-    {
-        parts += message.parts().len();
-        some.push(message);
-    }
-    some
 }
 
 impl<H: DriverHost> DriverInbox<H> {

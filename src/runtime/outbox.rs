@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use foldhash::HashMap;
+use smallvec::SmallVec;
 
 use super::buffers::{Bytes, InPlace};
 use crate::log::{Level, log};
@@ -25,8 +26,8 @@ use kvstore_protocol::{
 /// Maximum size of a batch of small messages, in bytes.
 const TOGETHER: u64 = 192 << 10;
 
-/// Maximum number of messages of a batch for which space is reserved in advance.
-const MOST_AT_ONCE: usize = 64;
+/// Maximum number of messages of a batch whose memory is kept.
+const MOST_AT_ONCE: usize = 1_024;
 
 /// Maximum number of open paths to non-members (rejected processes and observers), beside those to members.
 /// The least recently used one is closed.
@@ -46,6 +47,9 @@ const CALM: u64 = 512 << 10;
 
 /// Called after a panic on a thread of the transport.
 type PanicHandler = Arc<dyn Fn(&str) + Send + Sync>;
+
+/// Paths to which a step of the machine has posted.
+pub(super) type PeerPaths = SmallVec<[Arc<PeerPath>; 8]>;
 
 type PeerQueues = HashMap<Arc<str>, Arc<PeerPath>>;
 
@@ -71,6 +75,8 @@ pub(crate) struct PeerPath {
 struct PathState {
     messages: VecDeque<Message<Bytes>>,
     bytes: u64,
+    /// Memory of the last batch.
+    sent: Vec<Message<Bytes>>,
     /// Unacknowledged bytes in flight when the last message was posted.
     backlog: u64,
     /// None while a thread sends with it.
@@ -88,8 +94,12 @@ impl Outbox {
     }
 
     /// Queues frames; their paths are added to `ways`, and the caller flushes them afterwards.
-    pub(crate) fn post(&self, frames: Vec<OutgoingFrame<Bytes>>, ways: &mut Vec<Arc<PeerPath>>) {
-        let mut frames = frames.into_iter().peekable();
+    pub(crate) fn post(
+        &self,
+        frames: impl Iterator<Item = OutgoingFrame<Bytes>>,
+        ways: &mut PeerPaths,
+    ) {
+        let mut frames = frames.peekable();
         while let Some(first) = frames.next() {
             let to = Arc::clone(&first.to);
             let way = if let Some(known) = ways.iter().find(|way| way.to == to) {
@@ -211,11 +221,12 @@ impl PeerPath {
         while state.can_send_at_once()
             && let Some(line) = state.line.take()
         {
-            let batch = state.batch();
+            let mut batch = state.batch();
             drop(state);
             let line = Self::send(line, &batch);
+            batch.clear();
             state = self.state.lock();
-            state.line = Some(line);
+            (state.line, state.sent) = (Some(line), batch);
         }
         state.call_back();
     }
@@ -240,12 +251,13 @@ impl PeerPath {
             && let Some(line) = state.line.take()
         {
             let before = state.bytes;
-            let batch = state.batch();
+            let mut batch = state.batch();
             sent += before - state.bytes;
             drop(state);
             let line = Self::send(line, &batch);
+            batch.clear();
             state = self.state.lock();
-            state.line = Some(line);
+            (state.line, state.sent) = (Some(line), batch);
         }
         state.call_back();
     }
@@ -271,7 +283,7 @@ fn pack(Message { head, body }: &Message<Bytes>, parcel: &mut SendBuffer) {
         (Some(data), _) if parcel.borrows() && is_worth_a_loan(&data) => {
             let sum = data.checksum();
             parcel.put(head.len(), |room| _ = write_front(head, data.len(), sum, room));
-            parcel.lend(bytes::Bytes::from_owner(data.lend()));
+            parcel.lend(data.lend());
         }
         (Some(data), Some(sum)) => {
             parcel.put(head.len(), |room| _ = write_front(head, data.len(), sum, room));
@@ -323,7 +335,7 @@ fn bundle(head: &Header, parts: &BundleParts<Bytes>, parcel: &mut SendBuffer) ->
             }
         })?;
         let parcel = parcel.into_inner();
-        parcel.fill(at, front, |room| room.copy_from_slice(&image[..front]));
+        parcel.fill_with(at, &image[..front]);
         Some(sum)
     })
 }
@@ -405,8 +417,8 @@ impl PathState {
 
     /// The messages of the next batch.
     fn batch(&mut self) -> Vec<Message<Bytes>> {
-        let most = self.messages.len().min(MOST_AT_ONCE);
-        let (mut batch, mut bytes) = (Vec::with_capacity(most), 0);
+        let (mut batch, mut bytes) = (std::mem::take(&mut self.sent), 0);
+        batch.shrink_to(MOST_AT_ONCE);
         while let Some(message) = self.messages.pop_front() {
             let more = message.frame_len();
             if !batch.is_empty() && bytes + more > TOGETHER {

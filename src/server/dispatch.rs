@@ -14,7 +14,7 @@ use crate::local::Local;
 use crate::local::merger::Handling;
 use crate::local::table::Slot;
 use crate::log::{Level, log};
-use crate::runtime::{Bytes, Driver, DriverHost};
+use crate::runtime::{Bytes, Driver, DriverHost, SpareLists};
 use crate::sys::sync::Mutex;
 use crate::tensor::{DType, element_count};
 
@@ -30,6 +30,11 @@ const TOGETHER: usize = 192 << 10;
 
 /// Prefetch distance, in slices: workers mostly request slices in the order of their installation.
 const AHEAD: usize = 4;
+
+thread_local! {
+    static TODO: SpareLists<Arc<SliceQueue>> = const { SpareLists::new() };
+    static REPLIES: SpareLists<SliceReply> = const { SpareLists::new() };
+}
 
 pub(super) struct ServerDispatch {
     local: Arc<Local>,
@@ -138,10 +143,14 @@ impl DriverHost for ServerDispatch {
     type Machine = Node<Bytes, Server<Bytes>>;
     type Todo = Vec<Arc<SliceQueue>>;
 
+    fn todo() -> Vec<Arc<SliceQueue>> {
+        SpareLists::take(&TODO)
+    }
+
     fn collect(&self, node: &mut Self::Machine, todo: &mut Vec<Arc<SliceQueue>>) {
         let asynchronous = node.limits().mode != Mode::Sync;
         let actions = node.part.actions();
-        if actions.is_empty() {
+        if actions.len() == 0 {
             return;
         }
         let mut books = self.books.lock();
@@ -155,9 +164,9 @@ impl DriverHost for ServerDispatch {
         }
     }
 
-    fn carry_out(&self, driver: &Arc<Driver<Self>>, todo: Vec<Arc<SliceQueue>>) {
-        let (mut replies, mut bytes) = (Vec::new(), 0);
-        for shard in todo {
+    fn carry_out(&self, driver: &Arc<Driver<Self>>, mut todo: Vec<Arc<SliceQueue>>) {
+        let (mut replies, mut bytes) = (SpareLists::take(&REPLIES), 0);
+        for shard in todo.drain(..) {
             shard.work(&self.local, &driver.tracer, &driver.blocks, &mut |reply| {
                 replies.push(reply);
                 bytes += shard.bytes();
@@ -168,6 +177,8 @@ impl DriverHost for ServerDispatch {
             }
         }
         reply(driver, &mut replies);
+        SpareLists::keep(&REPLIES, replies);
+        SpareLists::keep(&TODO, todo);
     }
 }
 

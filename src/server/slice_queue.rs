@@ -213,9 +213,8 @@ mod tests {
     fn a_round_with_a_contribution_that_cannot_be_read_is_not_merged() {
         let local = Local::new(1, 1, Settings::new(&Config::new()).unwrap(), StoreKind::DistSync);
         let blocks = Arc::<BlockPool>::default();
-        let bytes = |value: u8| {
-            Bytes::of_block(Arc::new(blocks.make(16, |room| room.zeroed().fill(value)).unwrap()))
-        };
+        let bytes =
+            |value: u8| Bytes::of_block(blocks.make(16, |room| room.zeroed().fill(value)).unwrap());
         let slot = Slot::new(Key::from(1u64), 0, DType::U8, &[16], 16).unwrap();
         let shard = SliceQueue::new(slot, 0, 0, true).unwrap();
         let plain = Arc::new(Handling::PLAIN);

@@ -32,7 +32,7 @@ pub(super) struct SliceContext<'a> {
 pub(super) struct SliceValue {
     value: Value,
     /// Snapshot of the stored value while messages refer to it; `value.buffer` is empty then.
-    shared: Option<Arc<Block>>,
+    shared: Option<Block>,
     /// Sum of the contributions to the open round, except the last.
     sum: Option<SliceSum>,
     last: Option<Bytes>,
@@ -126,7 +126,7 @@ impl SliceValue {
         let rank = rank.first_chunk().map(|rank| u32::from_le_bytes(*rank));
         match rank.and_then(|rank| self.laid.get(&rank)) {
             Some(laid) => Ok(laid.clone()),
-            None => Ok(Bytes::of_block(Arc::new(blocks.join(&[])?))),
+            None => Ok(Bytes::of_block(blocks.join(&[])?)),
         }
     }
 
@@ -240,16 +240,12 @@ impl SliceValue {
     /// content, for a merge that does not replace all of it.
     fn take_back(&mut self, of: SliceContext<'_>, content: bool) -> Result<()> {
         let Some(shared) = self.shared.take() else { return Ok(()) };
-        match Arc::try_unwrap(shared) {
-            Ok(block) => {
-                if let Some(buffer) = block.into_buffer() {
-                    self.value.buffer = buffer;
-                }
-            }
+        match shared.into_buffer() {
+            Ok(buffer) => self.value.buffer = buffer,
             Err(shared) => {
                 // Messages still refer to the block. It remains the value if there is no memory for another.
                 let fresh = if content {
-                    own(Bytes::of_block(Arc::clone(&shared)), of.blocks)
+                    own(Bytes::of_block(shared.clone()), of.blocks)
                 } else {
                     of.blocks.take(of.slot.bytes())
                 };
@@ -288,17 +284,17 @@ impl SliceValue {
             }
             Some(_) => Err(fail!(InvalidArgument, "the pull wants what no server has")),
         };
-        block.map(|block| Bytes::of_block(Arc::new(block))).map_err(failed)
+        block.map(Bytes::of_block).map_err(failed)
     }
 
     /// Shares the stored value with messages until the next change (also: copy on write).
-    pub(super) fn share(&mut self, slot: &Slot, blocks: &Arc<BlockPool>) -> Result<Arc<Block>> {
+    pub(super) fn share(&mut self, slot: &Slot, blocks: &Arc<BlockPool>) -> Result<Block> {
         if let Some(shared) = &self.shared {
-            return Ok(Arc::clone(shared));
+            return Ok(shared.clone());
         }
         let buffer = std::mem::replace(&mut self.value.buffer, Buffer::new(0)?);
-        let shared = Arc::new(blocks.wrap(buffer, slot.bytes()));
-        self.shared = Some(Arc::clone(&shared));
+        let shared = blocks.wrap(buffer, slot.bytes());
+        self.shared = Some(shared.clone());
         Ok(shared)
     }
 }
@@ -316,7 +312,8 @@ fn fold(of: SliceContext<'_>, before: Option<SliceSum>, next: &Bytes) -> Result<
     let _floats = DefaultFloats::enter();
     let added = next.read(|bytes| {
         let so_far = before.as_ref().map(|sum| Lent::of(Array::of(&sum.buffer, sum.dtype)));
-        let values: Vec<Lent> = so_far.into_iter().chain([lent(bytes, slot.dtype)]).collect();
+        let values: SmallVec<[Lent; 2]> =
+            so_far.into_iter().chain([lent(bytes, slot.dtype)]).collect();
         local.keys.team.sum(&wide, &values, &buffer)
     });
     if let Some(before) = before {
@@ -372,20 +369,20 @@ fn rows_of(stored: &[u8], runs: &[u8], slot: &Slot, blocks: &Arc<BlockPool>) -> 
 
 /// Buffer of a value that fills a slice; without a copy if no message shares the block.
 fn own(data: Bytes, blocks: &Arc<BlockPool>) -> Result<Buffer> {
-    let block = match Arc::try_unwrap(whole(data, blocks)?) {
-        Ok(block) => block,
+    let copied = match whole(data, blocks)?.into_buffer() {
+        Ok(buffer) => return Ok(buffer),
         Err(shared) => blocks.join(&[shared.bytes()])?,
     };
-    block.into_buffer().ok_or_else(|| fail!(Internal, "a value without memory"))
+    copied.into_buffer().map_err(|_| fail!(Internal, "a value without memory"))
 }
 
 /// Block of a value that fills a slice.
-fn whole(data: Bytes, blocks: &Arc<BlockPool>) -> Result<Arc<Block>> {
+fn whole(data: Bytes, blocks: &Arc<BlockPool>) -> Result<Block> {
     match data.into_block() {
         Ok(block) => Ok(block),
         Err(data) => {
             let copy = data.read(|bytes| blocks.join(&[bytes])).transpose()?;
-            copy.map(Arc::new).ok_or_else(|| fail!(Internal, "a value without memory"))
+            copy.ok_or_else(|| fail!(Internal, "a value without memory"))
         }
     }
 }

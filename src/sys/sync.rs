@@ -40,6 +40,11 @@ impl<T> Mutex<T> {
         MutexGuard(Some(self.0.lock().unwrap_or_else(PoisonError::into_inner)))
     }
 
+    /// The value, which no other thread uses.
+    pub(crate) fn get_mut(&mut self) -> &mut T {
+        self.0.get_mut().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Runs a closure while the lock is released.
     pub(crate) fn unlocked<'a, R>(
         &'a self,

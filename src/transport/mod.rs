@@ -40,7 +40,7 @@ pub(crate) use peer_transport::AUTO;
 use peer_transport::TransportChoice;
 pub(crate) use piece::{Piece, Unwritten};
 pub(crate) use resource_limits::check as check_room;
-pub(crate) use send_buffer::SendBuffer;
+pub(crate) use send_buffer::{LentPart, SendBuffer};
 use send_buffer::{SendBuffers, SendMemory};
 pub(crate) use send_queue::{BlockingSender, SendQueue};
 pub(crate) use table::PeerChoice;

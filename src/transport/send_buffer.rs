@@ -1,8 +1,8 @@
 //! Buffers for sending: reusable memory of this process, or memory that the receiver reads.
 
+use std::ops::Deref;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use smallvec::SmallVec;
 
 use super::shm::RingReservation;
@@ -13,9 +13,10 @@ use crate::sys::sync::Mutex;
 const MOST_SPARE: usize = 16;
 /// Buffer sizes are multiples of this many bytes.
 const STEP: usize = 64 << 10;
-/// Sizes of buffers that are reused, in bytes. Larger buffers are rare, and the heap allocates smaller ones
-/// as fast.
-const KEPT: std::ops::RangeInclusive<usize> = STEP / 8..=2 << 20;
+/// Size of buffers for the fronts of frames and for small messages, in bytes.
+const SMALL: usize = 8 << 10;
+/// Maximum size of buffers that are reused, in bytes. Larger buffers are rare.
+const MOST_KEPT: usize = 2 << 20;
 
 /// Chunk size of a copy, in bytes: the checksum is computed while the chunk is in the cache.
 const CHUNK: usize = 16 << 10;
@@ -25,9 +26,48 @@ const FEW: usize = 256;
 /// Pool of spare send buffers.
 #[derive(Default)]
 pub(crate) struct SendBuffers {
-    /// Indexed by size, in units of `STEP`.
+    /// Indexed by size, in units of `STEP`; the small ones first.
     spare: Mutex<Vec<Vec<Vec<u8>>>>,
 }
+
+/// A part of bytes that their owner does not change while they are sent.
+#[derive(Clone)]
+pub(crate) struct LentPart {
+    owner: Arc<dyn AsRef<[u8]> + Send + Sync>,
+    at: usize,
+    len: usize,
+}
+
+impl LentPart {
+    pub(crate) fn new(owner: Arc<dyn AsRef<[u8]> + Send + Sync>, at: usize, len: usize) -> Self {
+        Self { owner, at, len }
+    }
+}
+
+impl Deref for LentPart {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &(*self.owner).as_ref()[self.at..][..self.len]
+    }
+}
+
+impl AsRef<[u8]> for LentPart {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+#[cfg(test)]
+impl From<Vec<u8>> for LentPart {
+    fn from(bytes: Vec<u8>) -> Self {
+        let len = bytes.len();
+        Self::new(Arc::new(bytes), 0, len)
+    }
+}
+
+/// Borrowed parts, each with the number of bytes of the buffer before it.
+pub(super) type LentParts = SmallVec<[(usize, LentPart); 2]>;
 
 /// Bytes to be sent.
 pub(crate) struct SendBuffer {
@@ -35,7 +75,7 @@ pub(crate) struct SendBuffer {
     /// Number of bytes written to the memory.
     len: usize,
     /// Borrowed bytes, not copied (scatter/gather): each with the number of bytes of the memory before it.
-    pub(super) lent: Vec<(usize, Bytes)>,
+    pub(super) lent: LentParts,
     /// The row of the transport whose path gave the buffer; None for the connection.
     pub(super) row: Option<usize>,
 }
@@ -68,13 +108,9 @@ impl SendBuffers {
     }
 
     fn memory(self: &Arc<Self>, room: usize) -> PooledBuffer {
-        let bytes = if KEPT.contains(&room) {
-            let size = room.next_multiple_of(STEP);
-            let kept = self.spare.lock().get_mut(size / STEP).and_then(Vec::pop);
-            kept.unwrap_or_else(|| vec![0; size])
-        } else {
-            vec![0; room]
-        };
+        let size = if room <= SMALL { SMALL } else { room.next_multiple_of(STEP) };
+        let kept = self.spare.lock().get_mut(size / STEP).and_then(Vec::pop);
+        let bytes = kept.unwrap_or_else(|| vec![0; size]);
         PooledBuffer { bytes, used: 0, home: Arc::clone(self) }
     }
 }
@@ -85,7 +121,7 @@ impl SendBuffer {
     }
 
     fn of(memory: SendMemory) -> Self {
-        Self { memory, len: 0, lent: Vec::new(), row: None }
+        Self { memory, len: 0, lent: SmallVec::new(), row: None }
     }
 
     /// Appends `len` bytes, which `write` writes.
@@ -153,6 +189,15 @@ impl SendBuffer {
         }
     }
 
+    /// Fills space that was left with a copy of these bytes.
+    pub(crate) fn fill_with(&mut self, at: usize, bytes: &[u8]) {
+        match &mut self.memory {
+            SendMemory::Own(own) => own.bytes[at..][..bytes.len()].copy_from_slice(bytes),
+            SendMemory::Records(own, front) => write_content(&mut own.bytes, *front + at, bytes),
+            SendMemory::Shared(claim) => claim.write(at, bytes),
+        }
+    }
+
     /// Drops the bytes behind an offset.
     pub(crate) fn cut(&mut self, at: usize) {
         self.len = at;
@@ -164,7 +209,7 @@ impl SendBuffer {
     }
 
     /// Appends bytes without a copy, if the buffer borrows.
-    pub(crate) fn lend(&mut self, bytes: Bytes) {
+    pub(crate) fn lend(&mut self, bytes: LentPart) {
         debug_assert!(self.borrows(), "the other side reads only the memory of the parcel");
         self.lent.push((self.len, bytes));
     }
@@ -197,7 +242,7 @@ impl AsRef<[u8]> for PooledBuffer {
 impl Drop for PooledBuffer {
     fn drop(&mut self) {
         let bytes = std::mem::take(&mut self.bytes);
-        if !bytes.len().is_multiple_of(STEP) || !KEPT.contains(&bytes.len()) {
+        if bytes.len() > MOST_KEPT {
             return;
         }
         let (mut spare, at) = (self.home.spare.lock(), bytes.len() / STEP);

@@ -5,15 +5,16 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Instant;
 
+use super::completions::CompletionTable;
 use super::rows::WantedRows;
 use crate::error::{Error, Result};
 use crate::local::merge::Team;
 use crate::local::plan::{Plan, PlannedOut};
 use crate::local::table::Slot;
-use crate::runtime::{BlockPool, Bytes, Loan, ReceiveTarget};
+use crate::runtime::{BlockPool, Bytes, Driver, Loan, ReceiveTarget, Receiver};
 use crate::spans::Carried;
 use crate::sys::DefaultFloats;
 use crate::sys::sync::{Condvar, Mutex};
@@ -24,6 +25,7 @@ use kvstore_protocol::{Ended, OpId};
 pub(super) struct PendingCall {
     /// Number of the ticket, for a call that has one.
     pub(super) ticket: Option<u64>,
+    driver: Weak<Driver<CompletionTable>>,
     state: Mutex<CallProgress>,
     changed: Condvar,
     /// Outstanding events: unfinished operations, values being copied, and one for the submission.
@@ -72,11 +74,45 @@ struct CallProgress {
 }
 
 impl PendingCall {
-    pub(super) fn new(ticket: Option<u64>, plan: Plan, parts: Vec<PendingKey>) -> Arc<Self> {
-        let state = CallProgress { plan, ..CallProgress::default() };
-        let (state, changed) = (Mutex::new(state), Condvar::new());
-        let (remaining, span) = (AtomicUsize::new(1), Mutex::new(Carried::current()));
-        Arc::new(Self { ticket, state, changed, remaining, parts, span })
+    pub(super) fn new(
+        driver: &Arc<Driver<CompletionTable>>,
+        ticket: Option<u64>,
+        plan: Plan,
+        parts: Vec<PendingKey>,
+    ) -> Arc<Self> {
+        let (state, changed) = (Mutex::default(), Condvar::new());
+        let (remaining, span) = (AtomicUsize::new(1), Mutex::default());
+        let (driver, none) = (Arc::downgrade(driver), Vec::new());
+        let mut call = Self { ticket, driver, state, changed, remaining, parts: none, span };
+        call.begin(ticket, plan, parts);
+        Arc::new(call)
+    }
+
+    /// Begins the next call in the memory of one that has ended.
+    pub(super) fn again(
+        &mut self,
+        driver: &Arc<Driver<CompletionTable>>,
+        ticket: Option<u64>,
+        plan: Plan,
+        parts: Vec<PendingKey>,
+    ) {
+        self.driver = Arc::downgrade(driver);
+        self.begin(ticket, plan, parts);
+    }
+
+    fn begin(&mut self, ticket: Option<u64>, plan: Plan, parts: Vec<PendingKey>) {
+        let state = self.state.get_mut();
+        let mut operations = std::mem::take(&mut state.operations);
+        operations.clear();
+        *state = CallProgress { plan, operations, ..CallProgress::default() };
+        (self.ticket, self.parts) = (ticket, parts);
+        *self.remaining.get_mut() = 1;
+        *self.span.get_mut() = Carried::current();
+    }
+
+    /// Takes the plan and the parts of a call that has ended, for their memory.
+    pub(super) fn take_apart(&mut self) -> (Plan, Vec<PendingKey>) {
+        (std::mem::take(&mut self.state.get_mut().plan), std::mem::take(&mut self.parts))
     }
 
     pub(super) fn part(&self, index: usize) -> &PendingKey {
@@ -145,13 +181,12 @@ impl PendingCall {
     }
 
     /// Destination of a part of a value in the only out of its key (also called: scatter). The call stays
-    /// open until `settle` is called for it.
+    /// open until the value was received.
     pub(super) fn landing(
         self: &Arc<Self>,
         part: usize,
         at: u64,
         len: usize,
-        settle: impl FnOnce(&Arc<Self>) + Send + 'static,
     ) -> Option<ReceiveTarget> {
         let PendingKey { slot, target: PullTarget::Out(start), .. } = self.parts.get(part)? else {
             return None;
@@ -159,10 +194,10 @@ impl PendingCall {
         let at = usize::try_from(at).ok()?;
         at.checked_add(len).filter(|end| *end <= slot.bytes())?;
         self.expect();
-        let call = Arc::clone(self);
+        let call = Arc::clone(self) as Arc<dyn Receiver>;
         // SAFETY: inside the out, which is lent and has the size of the slot's value; slices are disjoint.
         // The loan does not end before the call.
-        Some(unsafe { ReceiveTarget::new(start.add(at), len, move || settle(&call)) })
+        Some(unsafe { ReceiveTarget::new(start.add(at), len, call) })
     }
 
     /// Records the decision of the job.
@@ -231,6 +266,15 @@ impl PendingCall {
     }
 }
 
+impl Receiver for PendingCall {
+    fn received(self: Arc<Self>) {
+        // Values arrive through the driver.
+        if let Some(driver) = self.driver.upgrade() {
+            driver.host.settle(&self, &driver.blocks);
+        }
+    }
+}
+
 /// Writes rows of a slice to their places.
 fn fill_rows(wanted: &WantedRows, slice: u32, data: &Bytes) {
     data.read(|bytes| {
@@ -252,6 +296,11 @@ impl PendingKey {
     /// Lends the value: frames refer to the caller's memory until the call has ended.
     pub(super) fn lend(&self, loan: Arc<Loan>) {
         let _ = self.loan.set(loan);
+    }
+
+    /// The loan of a call that has ended, for its memory.
+    pub(super) fn take_loan(&mut self) -> Option<Arc<Loan>> {
+        self.loan.take()
     }
 
     fn hand_out(&self, team: Team, outs: &[PlannedOut]) -> Result<()> {

@@ -11,7 +11,7 @@ use crate::error::Error;
 use crate::job::errors::error_of;
 use crate::local::{Local, poisoned};
 use crate::panics;
-use crate::runtime::{BlockPool, Bytes, Driver, DriverHost, ReceiveTarget};
+use crate::runtime::{BlockPool, Bytes, Driver, DriverHost, ReceiveTarget, SpareLists};
 use crate::sys::sync::Mutex;
 use crate::trace::Tracer;
 use kvstore_protocol::{Ended, Failure, Header, Node, OpId, SequenceMap, WorkerAction};
@@ -31,6 +31,10 @@ pub(super) struct Completion {
 enum CompletionKind {
     Fill { slice: u32, round: u64, at: u64, data: Bytes },
     Finished { ended: Ended, result: Result<(), Failure> },
+}
+
+thread_local! {
+    static TODO: SpareLists<Completion> = const { SpareLists::new() };
 }
 
 impl CompletionTable {
@@ -114,12 +118,15 @@ impl DriverHost for CompletionTable {
     type Machine = Node<Bytes, WorkerMachine>;
     type Todo = Vec<Completion>;
 
+    fn todo() -> Vec<Completion> {
+        SpareLists::take(&TODO)
+    }
+
     fn collect(&self, node: &mut Self::Machine, todo: &mut Vec<Completion>) {
         let actions = node.part.actions();
-        if actions.is_empty() {
+        if actions.len() == 0 {
             return;
         }
-        todo.reserve(actions.len());
         let mut open = self.open.lock();
         for action in actions {
             self.local.fault("collect");
@@ -148,7 +155,7 @@ impl DriverHost for CompletionTable {
 
     fn landing(
         &self,
-        driver: &Arc<Driver<Self>>,
+        _: &Arc<Driver<Self>>,
         node: &Self::Machine,
         head: &Header,
         len: usize,
@@ -156,13 +163,12 @@ impl DriverHost for CompletionTable {
         let (operation, at) = node.awaits(head, len as u64)?;
         let open = self.open.lock();
         let (call, part) = open.get(operation)?;
-        let driver = Arc::clone(driver);
-        call.landing(*part, at, len, move |call| driver.host.settle(call, &driver.blocks))
+        call.landing(*part, at, len)
     }
 
-    fn carry_out(&self, driver: &Arc<Driver<Self>>, todo: Vec<Completion>) {
+    fn carry_out(&self, driver: &Arc<Driver<Self>>, mut todo: Vec<Completion>) {
         let mut bug = None;
-        for Completion { call, part, what } in todo {
+        for Completion { call, part, what } in todo.drain(..) {
             // The event is settled even after a panic: otherwise the call would never end.
             if let Err(panic) = panics::catch(|| self.run(&call, part, what, &driver.tracer)) {
                 let error = panics::internal(&panic);
@@ -171,6 +177,7 @@ impl DriverHost for CompletionTable {
             }
             self.settle(&call, &driver.blocks);
         }
+        SpareLists::keep(&TODO, todo);
         if let Some(panic) = bug {
             resume_unwind(Box::new(panic));
         }

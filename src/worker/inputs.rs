@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use super::WorkerStore;
 use super::call::{PendingKey, PullTarget};
+use super::memory::SpareLoans;
 use crate::codec::Codec;
 use crate::error::{Result, fail};
 use crate::job::encoding::{EncodingSource, WorkerResiduals};
@@ -69,6 +70,22 @@ pub(super) fn part_of(group: KeyGroup, outs: &[PlannedOut]) -> Result<PendingKey
     Ok(PendingKey::new(slot, target, range))
 }
 
+/// A loan, in the memory of one that has ended, if there is one.
+///
+/// # Safety
+/// As for [`Loan::new`].
+unsafe fn lend(spare: &mut SpareLoans, start: *const u8, len: usize) -> Arc<Loan> {
+    if let Some(mut loan) = spare.take()
+        && let Some(ended) = Arc::get_mut(&mut loan)
+    {
+        // SAFETY: the caller's promise.
+        unsafe { ended.again(start, len) };
+        return loan;
+    }
+    // SAFETY: the caller's promise.
+    Arc::new(unsafe { Loan::new(start, len) })
+}
+
 impl WorkerStore {
     /// Value that a call sends for a key; None if it only pulls.
     pub(super) fn draft(
@@ -98,6 +115,7 @@ impl WorkerStore {
         part: &PendingKey,
         draft: OutgoingValue,
         values: &mut CallInputs<'_>,
+        loans: &mut SpareLoans,
     ) -> Result<Bytes> {
         let (slot, lent) = (&part.slot, values.lent);
         match draft {
@@ -105,13 +123,13 @@ impl WorkerStore {
             OutgoingValue::Lent { start, bytes } => {
                 // SAFETY: plain values are as large as their key's, and are lent until the call ends, which
                 // ends the loan.
-                let loan = Arc::new(unsafe { Loan::new(start, bytes) });
+                let loan = unsafe { lend(loans, start, bytes) };
                 part.lend(Arc::clone(&loan));
                 Ok(Bytes::of_loan(loan, bytes))
             }
             OutgoingValue::Sum { values, sum, bytes } => {
                 self.add_up(slot, &lent[values], &sum)?;
-                Ok(Bytes::of_block(Arc::new(self.driver.blocks.wrap(sum, bytes))))
+                Ok(Bytes::of_block(self.driver.blocks.wrap(sum, bytes)))
             }
             OutgoingValue::Coded { values: range, slice_bytes, bytes } => {
                 let Some((codec, unsent)) = &mut values.coding else {

@@ -35,7 +35,7 @@ impl WorkerStore {
         list: impl IntoIterator<Item = T>,
         ask: impl Fn(&mut WorkerMachine, T, Time) -> std::result::Result<OpId, Failure>,
     ) -> (Arc<PendingCall>, Result<()>) {
-        let call = PendingCall::new(None, Plan::default(), Vec::new());
+        let call = PendingCall::new(&self.driver, None, Plan::default(), Vec::new());
         let mut list = list.into_iter().enumerate().peekable();
         let mut refused = false;
         // Steps are bounded, so that a long list does not block the machine.

@@ -7,6 +7,7 @@ mod inputs;
 #[cfg(test)]
 mod long_lists;
 mod lookup;
+mod memory;
 mod message_limit;
 mod rows;
 mod submit;
@@ -47,6 +48,7 @@ use collective::Collective;
 use completions::CompletionTable;
 use kvstore_protocol::{Failure, Machine as _, Node, NodeStart, OpId, Placement, Reason, Time};
 use lookup::{StoreKeyNames, spec_of};
+use memory::CallMemory;
 use message_limit::MessageLimit;
 use submit::AT_ONCE;
 
@@ -187,7 +189,7 @@ impl WorkerStore {
         deadline: Deadline,
         ask: impl FnOnce(&mut WorkerMachine, Time, Time) -> std::result::Result<OpId, Failure>,
     ) -> (Result<()>, Vec<u8>) {
-        let call = PendingCall::new(None, Plan::default(), Vec::new());
+        let call = PendingCall::new(&self.driver, None, Plan::default(), Vec::new());
         let end = self.moment(deadline);
         let asked = self.step(|worker, now| {
             let operation = ask(worker, now, end).map_err(|failure| self.error(&failure))?;
@@ -285,7 +287,7 @@ impl WorkerStore {
             let mut slot = Arc::try_unwrap(slot).map_err(|_| internal("a new key is in use"))?;
             let empty = Buffer::new(0)?;
             let buffer = std::mem::replace(&mut slot.value.get_mut().buffer, empty);
-            let block = Arc::new(self.driver.blocks.wrap(buffer, slot.bytes()));
+            let block = self.driver.blocks.wrap(buffer, slot.bytes());
             orders.push((slot.key.id(), spec_of(&slot, whole), Bytes::of_block(block)));
             slots.push(Arc::new(slot));
         }
@@ -471,9 +473,14 @@ impl JobMember for WorkerStore {
     }
 
     fn run(&self, call: DataCall, values: &Pairs<'_>, outs: &Pairs<'_>) -> Result<()> {
-        let (plan, _) = self.plan(call, values, outs)?;
-        let call = self.send(plan, 0, None, self.local.deadline())?;
-        self.wait(&call)
+        let mut memory = CallMemory::take();
+        let mut plan = memory.plan();
+        self.plan(&mut plan, call, values, outs)?;
+        let call = self.send(&mut memory, plan, 0, None, self.local.deadline())?;
+        let result = self.wait(&call);
+        memory.keep(call);
+        memory.leave();
+        result
     }
 
     fn submit(
@@ -483,10 +490,14 @@ impl JobMember for WorkerStore {
         outs: &Pairs<'_>,
         priority: i32,
     ) -> Result<u64> {
-        let (plan, call) = self.plan(call, values, outs)?;
-        self.with_ticket(plan.label(call), |sequence| {
-            self.send(plan, priority, Some(sequence), Deadline::Never)
-        })
+        let mut plan = Plan::default();
+        let call = self.plan(&mut plan, call, values, outs)?;
+        let mut memory = CallMemory::take();
+        let ticket = self.with_ticket(plan.label(call), |sequence| {
+            self.send(&mut memory, plan, priority, Some(sequence), Deadline::Never)
+        });
+        memory.leave();
+        ticket
     }
 
     fn run_rows(&self, call: DataCall, pairs: &RowPairs<'_>) -> Result<()> {

@@ -40,7 +40,7 @@ pub(crate) fn push<'a>(
     let mut slices = Vec::with_capacity(parts.len());
     for (runs, data) in parts {
         let head = row_runs::encode(&runs);
-        slices.push(Arc::new(blocks.join(&[&head, &data])?));
+        slices.push(blocks.join(&[&head, &data])?);
     }
     let slice = usize::try_from(place.slice_bytes).unwrap_or(usize::MAX);
     Ok(Bytes::of_encoded(Encoded { codec: ROWS, len: slot.bytes(), slice, slices }))

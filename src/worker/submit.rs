@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::WorkerStore;
 use super::call::{PendingCall, PendingKey, PullTarget};
 use super::inputs::{CallInputs, OutgoingValue, part_of};
+use super::memory::CallMemory;
 use super::rows::{self, WantedRows};
 use crate::deadline::Deadline;
 use crate::error::{Error, Result};
@@ -108,50 +109,55 @@ impl WorkerStore {
             parts.push(PendingKey::new(slot, target, outs));
             orders.push(KeyRequest { key, what });
         }
-        let call = PendingCall::new(ticket, plan, parts);
-        self.launch(call, orders, CallInputs::default(), priority, deadline)
+        let call = PendingCall::new(&self.driver, ticket, plan, parts);
+        let mut memory = CallMemory::take();
+        memory.requests.extend(orders);
+        let sent = self.launch(&mut memory, call, CallInputs::default(), priority, deadline);
+        memory.leave();
+        sent
     }
 
-    /// Checks a call. A broadcast initialises here, and is then submitted as a pull.
+    /// Checks a call, and fills its empty plan. A broadcast initialises here, and is then submitted as a pull.
     pub(super) fn plan(
         &self,
+        plan: &mut Plan,
         call: DataCall,
         values: &Pairs<'_>,
         outs: &Pairs<'_>,
-    ) -> Result<(Plan, DataCall)> {
+    ) -> Result<DataCall> {
         let name = call.name();
         self.check_call(call)?;
-        let (mut plan, patience) = (Plan::default(), self.local.patience());
+        let patience = self.local.patience();
         if call == DataCall::Broadcast {
             self.create(name, values)?;
             self.find(name, outs.keys.iter().copied())?;
             plan.build(&self.local.keys.scene(name).within(&patience), &Pairs::NONE, outs)?;
-            return Ok((plan, DataCall::Pull));
+            return Ok(DataCall::Pull);
         }
         self.find(name, values.keys.iter().chain(outs.keys).copied())?;
         plan.build(&self.local.keys.scene(name).within(&patience), values, outs)?;
         if call != DataCall::Pull {
             self.leave_unfinished();
         }
-        Ok((plan, call))
+        Ok(call)
     }
 
     /// Submits a planned call.
     pub(super) fn send(
         &self,
+        memory: &mut CallMemory,
         mut plan: Plan,
         priority: i32,
         ticket: Option<u64>,
         deadline: Deadline,
     ) -> Result<Arc<PendingCall>> {
-        let groups = std::mem::take(&mut plan.groups);
+        let mut groups = std::mem::take(&mut plan.groups);
         // The values stay borrowed until the call ends, which is after the submission of all keys.
         let values = std::mem::take(&mut plan.values);
         let codec = self.local.handling.read().codec.clone();
-        let (mut parts, mut orders) =
-            (Vec::with_capacity(groups.len()), Vec::with_capacity(groups.len()));
+        let mut parts = std::mem::take(&mut memory.parts);
         let mut tally = CallTally::default();
-        for group in groups {
+        for group in groups.drain(..) {
             tally.add(&CallTally::of(group.values.len(), group.outs.len(), group.slot.bytes()));
             let (key, draft) = (group.slot.key.id(), self.draft(&group, &values, codec.is_some())?);
             let what = match draft {
@@ -160,54 +166,57 @@ impl WorkerStore {
                 None => KeyOperation::Pull,
             };
             parts.push(part_of(group, &plan.outs)?);
-            orders.push(KeyRequest { key, what });
+            memory.requests.push_back(KeyRequest { key, what });
         }
+        plan.groups = groups;
         let mut unsent = codec.map(|codec| (codec, self.unsent.lock()));
         let coding = unsent.as_mut().map(|(codec, unsent)| (&**codec, &mut **unsent));
-        let values = CallInputs { lent: &values, coding };
-        let sent =
-            self.launch(PendingCall::new(ticket, plan, parts), orders, values, priority, deadline);
+        let inputs = CallInputs { lent: &values, coding };
+        let call = memory.begin(&self.driver, ticket, plan, parts);
+        let sent = self.launch(memory, call, inputs, priority, deadline);
+        memory.values = values;
         drop(unsent);
         self.local.applier.counters.add(&tally);
         sent
     }
 
-    /// Submits the requests of a call in batches: the first is on the network before the last is prepared. An
-    /// error means that no request has begun.
+    /// Submits the requests of a call, which are in the memory, in batches: the first is on the network before
+    /// the last is prepared. An error means that no request has begun.
     pub(super) fn launch(
         &self,
+        memory: &mut CallMemory,
         call: Arc<PendingCall>,
-        orders: Vec<KeyRequest>,
         mut values: CallInputs<'_>,
         priority: i32,
         deadline: Deadline,
     ) -> Result<Arc<PendingCall>> {
+        let CallMemory { requests, made, loans, .. } = memory;
         let (end, mut first) = (self.moment(deadline), 0);
-        let mut orders = orders.into_iter().enumerate().peekable();
-        while orders.peek().is_some() {
-            let mut bytes = 0;
-            let mut few = |(part, order): &(usize, KeyRequest)| {
-                bytes += order.bytes();
-                *part == first || (*part < first + AT_ONCE.0 && bytes <= AT_ONCE.1)
-            };
-            let some = std::iter::from_fn(|| orders.next_if(&mut few));
-            let made = some.map(|(part, order)| {
-                order.make(|draft| self.make(call.part(part), draft, &mut values))
+        while !requests.is_empty() {
+            let (mut bytes, mut next) = (0, first);
+            let some = std::iter::from_fn(|| {
+                bytes += requests.front()?.bytes();
+                let fits = next < first + AT_ONCE.0 && bytes <= AT_ONCE.1;
+                next += 1;
+                let request = if fits || next - 1 == first { requests.pop_front() } else { None };
+                request.map(|request| (next - 1, request))
+            });
+            let some = some.map(|(part, request)| {
+                request.make(|draft| self.make(call.part(part), draft, &mut values, loans))
             });
             // Values prepared before an error are sent: the codec's residual counts them as sent.
-            let (made, failure) = until_error(made);
+            let failure = until_error(some, made);
             let behind = first + made.len();
-            let started = self.start(&call, first, made, priority, end);
+            let started = self.start(&call, first, made.drain(..), priority, end);
             let all = started.map_err(|error| (first, error));
             match all.and(failure.map_or(Ok(()), |error| Err((behind, error)))) {
-                Ok(()) => {}
+                Ok(()) => first = behind,
                 Err((0, error)) => return Err(error),
                 Err((part, error)) => {
                     call.fail(part, error);
                     break;
                 }
             }
-            first = orders.peek().map_or(0, |(part, _)| *part);
         }
         self.driver.host.settle(&call, &self.driver.blocks);
         Ok(call)
@@ -219,12 +228,12 @@ impl WorkerStore {
         &self,
         call: &Arc<PendingCall>,
         first: usize,
-        orders: Vec<KeyRequest<Bytes>>,
+        requests: impl Iterator<Item = KeyRequest<Bytes>>,
         priority: i32,
         end: Time,
     ) -> Result<()> {
         self.step(|worker, now| {
-            for (part, KeyRequest { key, what }) in (first..).zip(orders) {
+            for (part, KeyRequest { key, what }) in (first..).zip(requests) {
                 let operation = match what {
                     KeyOperation::PushPull(value) => {
                         worker.pushpull(key, value, priority, now, end)
@@ -248,11 +257,11 @@ impl WorkerStore {
     }
 }
 
-/// Results before the first error, and the error.
-fn until_error<T>(results: impl Iterator<Item = Result<T>>) -> (Vec<T>, Option<Error>) {
+/// Adds the results before the first error to a list; gives the error.
+fn until_error<T>(results: impl Iterator<Item = Result<T>>, good: &mut Vec<T>) -> Option<Error> {
     let mut failure = None;
-    let good = results.map_while(|result| result.map_err(|error| failure = Some(error)).ok());
-    (good.collect(), failure)
+    good.extend(results.map_while(|result| result.map_err(|error| failure = Some(error)).ok()));
+    failure
 }
 
 #[cfg(test)]
@@ -267,9 +276,9 @@ mod tests {
             asked += 1;
             if at == 4 { Err(fail!(OutOfMemory, "no memory")) } else { Ok(at) }
         });
-        let (made, failure) = until_error(results);
-        assert_eq!((made, asked), (vec![0, 1, 2, 3], 5));
-        assert!(failure.is_some());
-        assert!(until_error([Ok(1)].into_iter()).1.is_none());
+        let mut made = Vec::new();
+        assert!(until_error(results, &mut made).is_some());
+        assert_eq!((&made[..], asked), (&[0, 1, 2, 3][..], 5));
+        assert!(until_error([Ok(1)].into_iter(), &mut made).is_none());
     }
 }

@@ -1,9 +1,10 @@
 //! Terms of all modules: members of a job, time, limits (also: job configuration), failures.
 
 use std::fmt;
+use std::vec::Drain;
 
-/// Maximum capacity, in elements, that a drained list keeps.
-const MOST_ROOM: usize = 256;
+/// Maximum capacity, in elements, that a drained list keeps: the actions of a server on a bundle of slices.
+const MOST_ROOM: usize = 2_048;
 
 /// Microseconds since any fixed moment, by the monotonic clock of the driver. `Time::MAX` is never.
 pub type Time = u64;
@@ -364,10 +365,12 @@ impl Limits {
     }
 }
 
-/// Drains a list and keeps capacity for as many elements, up to `MOST_ROOM`.
-pub(super) fn take_all<T>(list: &mut Vec<T>) -> Vec<T> {
-    let next = Vec::with_capacity(list.len().min(MOST_ROOM));
-    std::mem::replace(list, next)
+/// Drains a list, which keeps its memory. That of a list that was long is freed once the list is empty.
+pub(super) fn take_all<T>(list: &mut Vec<T>) -> Drain<'_, T> {
+    if list.is_empty() && list.capacity() > MOST_ROOM {
+        *list = Vec::new();
+    }
+    list.drain(..)
 }
 
 /// Identifies a message whose acknowledgement the sender waits for.

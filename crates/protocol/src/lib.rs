@@ -118,7 +118,7 @@
 //!         }
 //!     }
 //!     // Actions of the server: the arithmetic.
-//!     for action in server.part.actions() {
+//!     for action in server.part.actions().collect::<Vec<_>>() {
 //!         match action {
 //!             ServerAction::Install { data, .. } => value = data.0,
 //!             ServerAction::Add { data, .. } => sum = data.0,
@@ -138,8 +138,8 @@
 //!         }
 //!     }
 //!     // The network.
-//!     let frames = [scheduler.send(now), server.send(now), worker.send(now)];
-//!     for frame in frames.into_iter().flatten() {
+//!     let frames = scheduler.send(now).chain(server.send(now)).chain(worker.send(now));
+//!     for frame in frames.collect::<Vec<_>>() {
 //!         match &*frame.to {
 //!             "scheduler" => scheduler.receive(frame.message, now),
 //!             "server" => server.receive(frame.message, now),

@@ -1,8 +1,11 @@
 //! Interfaces of the state machines: of each process to its driver, and of a role to its node.
 
+use std::sync::Arc;
+use std::vec::Drain;
+
 use crate::drops::{DropCount, Handled};
 use crate::job::{DeliveryToken, Failure, Limits, Peer, Role, Time};
-use crate::message::{BadFrame, Book, Message};
+use crate::message::{BadFrame, Book, BundleParts, Message};
 use crate::peers::{OutgoingFrame, OutgoingMessage, PeerEvent};
 use crate::telemetry::{ProcessStats, TransportsByAddress};
 
@@ -71,7 +74,12 @@ pub trait Machine<D> {
     fn trace(&mut self, _rounds: (u64, u64), _now: Time) {}
 
     /// Frames that are due. Called after every event, and after the requests and answers of the driver.
-    fn send(&mut self, now: Time) -> Vec<OutgoingFrame<D>>;
+    fn send(&mut self, now: Time) -> Drain<'_, OutgoingFrame<D>>;
+
+    /// Memory of a bundle that this machine has received and read, for the driver to use again.
+    fn spare_bundle(&mut self) -> Option<Arc<BundleParts<D>>> {
+        None
+    }
 
     /// Counts of frames and messages of peers that had no effect, by kind and reason.
     fn ignored(&self) -> Vec<DropCount>;
@@ -103,7 +111,7 @@ pub(crate) trait NodeRole<D> {
     fn tell_time(&mut self, now: Time);
     fn tick(&mut self, now: Time);
     fn wake_at(&self) -> Time;
-    fn letters(&mut self) -> Vec<OutgoingMessage<D>>;
+    fn letters(&mut self) -> Drain<'_, OutgoingMessage<D>>;
     fn report(&mut self, facts: &mut ProcessStats);
 
     /// The members are known, or have changed.

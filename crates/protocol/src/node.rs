@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::vec::Drain;
 
 use super::drops::{DropCount, DropReason, Handled};
 use super::job::{
@@ -11,7 +12,8 @@ use super::machine::{Machine, NodeRole, SchedulerRequest};
 use super::membership::{Client, ClientEvent, GOODBYE};
 use super::message::kinds::{Report, Suspect};
 use super::message::{
-    BadFrame, Content, Header, Look, MemberState, Message, MessageKind, Standing, echo_of,
+    BadFrame, BundleParts, Content, Header, Look, MemberState, Message, MessageKind, Standing,
+    echo_of,
 };
 use super::peers::{Incoming, OutgoingFrame, OutgoingMessage, PeerEvent, Peers};
 #[cfg(test)]
@@ -22,6 +24,9 @@ use super::worker::{OpId, Worker};
 
 /// Interval of clock comparisons while rounds are traced.
 const COMPARE_AGAIN: Time = 1_000 * MS;
+
+/// Maximum number of received bundles whose memory is kept.
+const MOST_BUNDLES: usize = 64;
 
 /// Identity and addresses of a new node.
 pub struct NodeStart<'a> {
@@ -52,6 +57,8 @@ pub struct Node<D, R> {
     /// Next clock comparison, while rounds are traced.
     compare_at: Time,
     transports: TransportsByAddress,
+    /// Memory of received bundles, for the driver.
+    bundles: Vec<Arc<BundleParts<D>>>,
 }
 
 #[expect(private_bounds, reason = "only the worker and the server of this crate are roles")]
@@ -72,6 +79,7 @@ impl<D: Data, R: NodeRole<D>> Node<D, R> {
             delay: 0,
             compare_at: Time::MAX,
             transports: TransportsByAddress::new(),
+            bundles: Vec::new(),
         }
     }
 
@@ -204,8 +212,12 @@ impl<D: Data, R: NodeRole<D>> Node<D, R> {
         if message.head.kind == MessageKind::Bundle {
             return match Content::read(&message.head, message.body) {
                 Ok(Content::Bundle(bundle)) => {
-                    let parts = Arc::unwrap_or_clone(bundle.parts).into_messages();
-                    parts.into_iter().for_each(|part| self.message(from, part, now));
+                    let mut bundle = bundle.parts;
+                    let parts = Arc::make_mut(&mut bundle).drain();
+                    parts.for_each(|part| self.message(from, part, now));
+                    if self.bundles.len() < MOST_BUNDLES {
+                        self.bundles.push(bundle);
+                    }
                 }
                 Ok(_) => self.net.note_drop(from, MessageKind::Bundle, DropReason::Misdirected),
                 Err(why) => self.net.note_drop(from, MessageKind::Bundle, why.into()),
@@ -233,7 +245,7 @@ impl<D: Data, R: NodeRole<D>> Node<D, R> {
         for event in self.client.events() {
             self.event(event, now);
         }
-        self.part.letters().into_iter().for_each(|letter| self.net.post(letter));
+        self.part.letters().for_each(|letter| self.net.post(letter));
         for request in self.part.requests() {
             match request {
                 SchedulerRequest::Barrier => {
@@ -375,13 +387,14 @@ impl<D: Data, R: NodeRole<D>> Machine<D> for Node<D, R> {
             return self.net.note_handled(from, kind, handled);
         }
         match self.net.receive(message, now, self.part.room_for(from)) {
-            Incoming::Linked(received) => {
+            Incoming::Linked(mut received) => {
                 if from == Peer::SCHEDULER {
                     self.client.heard();
                 } else if self.suspects.remove(&from) {
                     self.tell_suspicion(from, Suspect::TAKEN_BACK);
                 }
-                received.delivered.into_iter().for_each(|token| self.delivered(from, token));
+                received.delivered.drain(..).for_each(|token| self.delivered(from, token));
+                self.net.give_back(from, received.delivered);
                 for message in received.next.into_iter().chain(received.early) {
                     self.message(from, message, now);
                 }
@@ -480,12 +493,13 @@ impl<D: Data, R: NodeRole<D>> Machine<D> for Node<D, R> {
         self.net.traced = Some(rounds);
     }
 
-    fn send(&mut self, now: Time) -> Vec<OutgoingFrame<D>> {
+    fn send(&mut self, now: Time) -> Drain<'_, OutgoingFrame<D>> {
         self.settle(now);
-        if self.end.is_some() {
-            return Vec::new();
-        }
-        self.net.send(now)
+        if self.end.is_some() { self.net.send_none() } else { self.net.send(now) }
+    }
+
+    fn spare_bundle(&mut self) -> Option<Arc<BundleParts<D>>> {
+        self.bundles.pop()
     }
 
     fn ignored(&self) -> Vec<DropCount> {

@@ -3,6 +3,7 @@
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::vec::Drain;
 
 use super::drops::{DropCount, DropReason, Handled};
 use super::job::{Data, DeliveryToken, Limits, MS, Peer, Role, Time, take_all};
@@ -467,7 +468,7 @@ impl<D: Data> Peers<D> {
 
     /// Frames that are due, those to servers first: workers call servers as soon as they know the address book,
     /// and a server that does not know it drops their frames.
-    pub(super) fn send(&mut self, now: Time) -> Vec<OutgoingFrame<D>> {
+    pub(super) fn send(&mut self, now: Time) -> Drain<'_, OutgoingFrame<D>> {
         let (me, incarnation, epoch) = (self.me, self.incarnation, self.epoch);
         for (peer, line) in self.lines.iter_mut().rev() {
             let PeerStream { address, link, .. } = line;
@@ -487,6 +488,20 @@ impl<D: Data> Peers<D> {
             self.traffic.resent += std::mem::take(&mut link.resent);
         }
         take_all(&mut self.frames)
+    }
+
+    /// No frames: this process has ended.
+    pub(super) fn send_none(&mut self) -> Drain<'_, OutgoingFrame<D>> {
+        self.frames.drain(..0)
+    }
+
+    /// Takes the memory of a list of tokens back.
+    pub(super) fn give_back(&mut self, peer: Peer, tokens: Vec<DeliveryToken>) {
+        if tokens.capacity() > 0
+            && let Some(line) = self.lines.get_mut(&peer)
+        {
+            line.link.give_back(tokens);
+        }
     }
 
     pub(super) fn wake_at(&self) -> Time {

@@ -2,11 +2,12 @@
 //! transport that may lose, duplicate, delay and reorder frames.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 
 use super::drops::DropReason;
 use super::job::{Data, DeliveryToken, Limits, MS, Time};
 use super::message::flags::{ANSWER, LAST as LAST_FLAG};
-use super::message::{Header, MOST_BYTES, MOST_PARTS, Message, MessageKind};
+use super::message::{Header, MOST_BYTES, MOST_PARTS, Message, MessageKind, SpareBundles};
 use super::queue::{QueuedMessage, SendQueue};
 use window::{SendWindow, Sent};
 
@@ -28,7 +29,8 @@ const EARLY_BYTES: u64 = 1 << 20;
 #[derive(Debug)]
 struct InFlightMessage<D> {
     message: Message<D>,
-    tokens: Vec<DeliveryToken>,
+    /// Number of its tokens.
+    tokens: usize,
     /// Moment of the next retransmission.
     due: Time,
     pause: Time,
@@ -55,6 +57,11 @@ pub(super) struct ReliableStream<D> {
     flight: VecDeque<InFlightMessage<D>>,
     flight_bytes: u64,
     window: SendWindow,
+    /// Tokens of the messages in flight, in their order.
+    tokens: VecDeque<DeliveryToken>,
+    /// Memory of the tokens of the last acknowledgement, and of acknowledged bundles.
+    delivered: Vec<DeliveryToken>,
+    bundles: SpareBundles<D>,
     /// Lower bound of the next retransmission.
     due: Time,
     /// Sequence of the first message in flight.
@@ -102,6 +109,9 @@ impl<D: Data> ReliableStream<D> {
             flight: VecDeque::new(),
             flight_bytes: 0,
             window: SendWindow::new(now),
+            tokens: VecDeque::new(),
+            delivered: Vec::new(),
+            bundles: SpareBundles::default(),
             due: Time::MAX,
             first: 1,
             progress: now,
@@ -248,7 +258,7 @@ impl<D: Data> ReliableStream<D> {
 
     /// Drops acknowledged messages.
     fn acknowledge(&mut self, ack: u64, now: Time, limits: &Limits) -> Vec<DeliveryToken> {
-        let (mut delivered, mut last) = (Vec::new(), None);
+        let (mut delivered, mut last) = (std::mem::take(&mut self.delivered), None);
         let is_full = self.flight_bytes >= self.window.bytes(limits.window_bytes);
         while self.first <= ack {
             if let Some(frame) = self.flight.pop_front() {
@@ -256,7 +266,8 @@ impl<D: Data> ReliableStream<D> {
                 self.flight_bytes -= bytes;
                 self.window.deliver(bytes, now);
                 last = frame.sent;
-                delivered.extend(frame.tokens);
+                delivered.extend(self.tokens.drain(..frame.tokens));
+                self.bundles.keep(frame.message.body);
             }
             self.first += 1;
             self.progress = now;
@@ -268,6 +279,12 @@ impl<D: Data> ReliableStream<D> {
             self.due = Time::MAX;
         }
         delivered
+    }
+
+    /// Takes the memory of a list of tokens back.
+    pub(super) fn give_back(&mut self, tokens: Vec<DeliveryToken>) {
+        self.delivered = tokens;
+        self.delivered.clear();
     }
 
     /// Frames that are due: retransmissions, new messages while there is room in the window, or else an
@@ -344,28 +361,32 @@ impl<D: Data> ReliableStream<D> {
         now >= self.last_sent + limits.heartbeat()
     }
 
-    /// Next message: one, or small ones in a bundle; and the tokens of all.
-    fn next(&mut self) -> Option<(Message<D>, Vec<DeliveryToken>)> {
+    /// Next message: one, or small ones in a bundle; and the number of tokens of all.
+    fn next(&mut self) -> Option<(Message<D>, usize)> {
+        let known = self.tokens.len();
         let QueuedMessage { message, token, .. } = self.queue.pop()?;
-        let mut tokens: Vec<_> = token.into_iter().collect();
+        self.tokens.extend(token);
         let mut bytes = message.body.len();
-        if !message.begins_bundle() {
-            return Some((message, tokens));
-        }
-        let mut parts = vec![message];
         let fits =
             |next: &Message<D>, bytes| next.joins_bundle() && bytes + next.body.len() <= MOST_BYTES;
-        while parts.len() < MOST_PARTS
-            && let Some(QueuedMessage { message, token, .. }) =
-                self.queue.pop_if(|next| fits(next, bytes))
-        {
-            bytes += message.body.len();
-            parts.push(message);
-            tokens.extend(token);
+        let more = |next: &Message<D>| message.begins_bundle() && fits(next, bytes);
+        let Some(mut next) = self.queue.pop_if(more) else {
+            return Some((message, self.tokens.len() - known));
+        };
+        let mut bundle = self.bundles.take();
+        let parts = Arc::make_mut(&mut bundle);
+        parts.add(message);
+        loop {
+            bytes += next.message.body.len();
+            parts.add(next.message);
+            self.tokens.extend(next.token);
+            if parts.messages().len() >= MOST_PARTS {
+                break;
+            }
+            let Some(another) = self.queue.pop_if(|next| fits(next, bytes)) else { break };
+            next = another;
         }
-        let alone = parts.len() == 1;
-        let message = if alone { parts.pop()? } else { Message::bundle(parts) };
-        Some((message, tokens))
+        Some((Message::of_parts(bundle), self.tokens.len() - known))
     }
 
     /// Control messages ignore the limit in bytes: they unblock other members.

@@ -34,9 +34,9 @@ fn frames_are_the_same_wherever_their_values_lie() {
     let blocks: Arc<BlockPool> = Arc::default();
     let value: Vec<u8> = (0..251).cycle().take(3 * LENT).collect();
     let block = || blocks.join(&[&value]).unwrap();
-    let (summed, whole) = (block(), Bytes::of_block(Arc::new(block())));
+    let (summed, whole) = (block(), Bytes::of_block(block()));
     summed.has_checksum(kvstore_checksum::crc32c(&value));
-    let summed = Bytes::of_block(Arc::new(summed));
+    let summed = Bytes::of_block(summed);
     let parts = [(0, value.len()), (1, LENT), (LENT, LENT - 1), (7, 0)];
     let (mut batch, mut expected) = (Vec::new(), Vec::new());
     for (at, len) in parts {
@@ -72,7 +72,7 @@ fn a_bundle_is_read_as_it_was_written_or_not_at_all() {
     let value: Vec<u8> = (0..251).cycle().take(300).collect();
     let block = blocks.join(&[&value]).unwrap();
     block.has_checksum(kvstore_checksum::crc32c(&value));
-    let block = Bytes::of_block(Arc::new(block));
+    let block = Bytes::of_block(block);
     let loan = Arc::new(Loan::of_static(&[3; 300]));
     let lent = Bytes::of_loan(Arc::clone(&loan), 300);
     let head = |kind, number: u16| Header {
@@ -182,7 +182,7 @@ fn left_after_sending(bytes: usize, size: usize, room: usize, beyond: SendMode) 
     let way = outbox().new_way(&"there".into(), |_| Box::new(Memory { room, beyond, line }));
     let mut state = way.state.lock();
     let blocks: Arc<BlockPool> = Arc::default();
-    let value = Bytes::of_block(Arc::new(blocks.join(&[&vec![1; size]]).unwrap()));
+    let value = Bytes::of_block(blocks.join(&[&vec![1; size]]).unwrap());
     for backlog in (size..=bytes).step_by(size) {
         let message = Message { head: Header::default(), body: Body::Data(value.clone()) };
         state.post(OutgoingFrame { to: "there".into(), message, backlog: Some(backlog as u64) });
@@ -219,11 +219,12 @@ fn outbox() -> Outbox {
 }
 
 /// Posts a message to an address; its paths are not flushed.
-fn post(outbox: &Outbox, to: &str) -> Vec<Arc<PeerPath>> {
-    let mut ways = Vec::new();
+fn post(outbox: &Outbox, to: &str) -> PeerPaths {
+    let mut ways = PeerPaths::new();
     let message = Message::new(MessageKind::Alive, Vec::new());
     let backlog = to.starts_with("member").then_some(0);
-    outbox.post(vec![OutgoingFrame { to: to.into(), message, backlog }], &mut ways);
+    let frame = OutgoingFrame { to: to.into(), message, backlog };
+    outbox.post(std::iter::once(frame), &mut ways);
     ways
 }
 

@@ -38,9 +38,9 @@ impl CallBacks {
         }
     }
 
-    /// The queues to call now.
-    pub(super) fn take(&self) -> Vec<Weak<dyn SendQueue>> {
-        std::mem::take(&mut *self.queues.lock())
+    /// Moves the queues to call now to an empty list.
+    pub(super) fn take(&self, list: &mut Vec<Weak<dyn SendQueue>>) {
+        std::mem::swap(&mut *self.queues.lock(), list);
     }
 
     pub(super) fn wake(&self) {

@@ -17,7 +17,7 @@ use super::call_backs::CallBacks;
 use super::framing::{HEAD, MessageKind, head};
 use crate::sys;
 use crate::sys::sync::Mutex;
-use crate::transport::send_buffer::PooledBuffer;
+use crate::transport::send_buffer::{LentPart, PooledBuffer};
 use crate::transport::tls::{Sealer, TlsError, records_len, write_content};
 use crate::transport::{SendQueue, who_and_address};
 
@@ -51,6 +51,9 @@ pub(super) struct Connection {
     call_backs: Arc<CallBacks>,
 }
 
+/// Queues that wait for a connection: mostly one.
+pub(super) type WaitingQueues = SmallVec<[Weak<dyn SendQueue>; 1]>;
+
 struct WriteHalf {
     sealer: Option<Sealer>,
     records: Arc<RecordBuffers>,
@@ -59,7 +62,7 @@ struct WriteHalf {
     /// When the socket last took bytes while some were owed.
     progress: Instant,
     /// The queues to call when no bytes are owed.
-    waiting: Vec<Weak<dyn SendQueue>>,
+    waiting: WaitingQueues,
     /// The sending direction is to be closed behind the owed bytes.
     is_finishing: bool,
 }
@@ -120,7 +123,7 @@ impl Connection {
             records: Arc::clone(records),
             owed: VecDeque::new(),
             progress: Instant::now(),
-            waiting: Vec::new(),
+            waiting: WaitingQueues::new(),
             is_finishing: false,
         };
         Arc::new(Self {
@@ -230,7 +233,7 @@ impl Connection {
         &self,
         kind: MessageKind,
         own: impl AsRef<[u8]> + Send + 'static,
-        lent: &[(usize, Bytes)],
+        lent: &[(usize, LentPart)],
     ) -> io::Result<()> {
         self.write.lock().send(self, kind, own, lent)
     }
@@ -253,11 +256,11 @@ impl Connection {
     }
 
     /// Sends owed bytes, as many as the socket takes; gives the queues to call if none are left.
-    pub(super) fn pay(&self) -> io::Result<Vec<Weak<dyn SendQueue>>> {
+    pub(super) fn pay(&self) -> io::Result<WaitingQueues> {
         let mut write = self.write.lock();
         write.flush(self)?;
         if write.owes() {
-            return Ok(Vec::new());
+            return Ok(WaitingQueues::new());
         }
         write.finish(self);
         Ok(std::mem::take(&mut write.waiting))
@@ -293,7 +296,7 @@ impl WriteHalf {
         connection: &Connection,
         kind: MessageKind,
         own: impl AsRef<[u8]> + Send + 'static,
-        lent: &[(usize, Bytes)],
+        lent: &[(usize, LentPart)],
     ) -> io::Result<()> {
         let len = own.as_ref().len() + lent.iter().map(|(_, lent)| lent.len()).sum::<usize>();
         let head = head(kind, len)?;
@@ -311,7 +314,7 @@ impl WriteHalf {
         connection: &Connection,
         head: &[u8],
         own: &[u8],
-        lent: &[(usize, Bytes)],
+        lent: &[(usize, LentPart)],
     ) -> io::Result<usize> {
         let mut slices = SmallVec::<[IoSlice<'_>; 8]>::new();
         slices.push(IoSlice::new(head));
@@ -337,7 +340,7 @@ impl WriteHalf {
     }
 
     /// Keeps a message behind its first `sent` bytes.
-    fn owe(&mut self, mut sent: usize, head: &[u8], own: &Bytes, lent: &[(usize, Bytes)]) {
+    fn owe(&mut self, mut sent: usize, head: &[u8], own: &Bytes, lent: &[(usize, LentPart)]) {
         let mut keep = |part: Bytes| {
             let skip = sent.min(part.len());
             sent -= skip;
@@ -349,7 +352,7 @@ impl WriteHalf {
         let mut taken = 0;
         for (at, lent) in lent {
             keep(own.slice(taken..*at));
-            keep(lent.clone());
+            keep(Bytes::from_owner(lent.clone()));
             taken = *at;
         }
         keep(own.slice(taken..));

@@ -209,9 +209,11 @@ enum Progress {
 impl Reading {
     fn run(&mut self) {
         let (mut events, mut lookout) = (Events::with_capacity(256), AdaptiveWait::new());
+        let (mut queues, mut served) = (Vec::new(), Vec::new());
         while !self.shared.call_backs.is_closed() {
             self.take_arrivals();
-            self.shared.call_backs.take().iter().for_each(go_on);
+            self.shared.call_backs.take(&mut queues);
+            queues.drain(..).for_each(|queue| go_on(&queue));
             let result = if self.ready.is_empty() {
                 self.wait(&mut events, &mut lookout)
             } else {
@@ -235,9 +237,8 @@ impl Reading {
                     pay(&reader.connection);
                 }
             }
-            for token in std::mem::take(&mut self.ready) {
-                self.serve(token);
-            }
+            std::mem::swap(&mut self.ready, &mut served);
+            served.drain(..).for_each(|token| self.serve(token));
             self.look();
         }
     }

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use smallvec::SmallVec;
+
 use super::library::{Library, keeping_signal_handlers};
 use super::link::CONTACT;
 use super::offer::UcxMessage;
@@ -174,7 +176,10 @@ fn messages_without_the_secret_or_with_a_cut_header_are_dropped() {
                 let crate::transport::SendMemory::Own(own) = own.memory else { panic!("memory") };
                 let (len, link) = (100_000 * number + 1, Arc::default());
                 let header = kind.header(secret);
-                peers.worker().send(endpoint, header, own.cut(len), Vec::new(), &link).unwrap();
+                peers
+                    .worker()
+                    .send(endpoint, header, own.cut(len), SmallVec::new(), &link)
+                    .unwrap();
             }
         }
         for header in [&[][..], &[1; 23], &[1; 25], &[1; 100]] {

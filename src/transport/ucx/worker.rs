@@ -13,8 +13,6 @@ use std::ptr::{NonNull, null, null_mut};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
-
 use super::library::{
     ArrivalParameters, BUSY, ContextParameters, EndpointParameters, Handle, HandlerParameters,
     IN_PROGRESS, Library, OK, OLDEST, RequestParameters, Slice, SocketAddress, WorkerParameters,
@@ -22,7 +20,7 @@ use super::library::{
 };
 use super::link::Link;
 use crate::log::{Level, log};
-use crate::transport::send_buffer::PooledBuffer;
+use crate::transport::send_buffer::{LentParts, PooledBuffer};
 
 /// Bytes of the header of an active message.
 pub(super) const HEADER: usize = 24;
@@ -112,7 +110,7 @@ struct SendOperation {
     header: [u8; HEADER],
     slices: Vec<Slice>,
     own: Option<PooledBuffer>,
-    lent: Vec<(usize, Bytes)>,
+    lent: LentParts,
     link: Option<Arc<Link>>,
     bytes: usize,
 }
@@ -364,7 +362,7 @@ impl UcxWorker {
         endpoint: Endpoint,
         header: [u8; HEADER],
     ) -> Result<(), String> {
-        self.start_send(endpoint, header, None, Vec::new(), None).map(drop)
+        self.start_send(endpoint, header, None, LentParts::new(), None).map(drop)
     }
 
     /// Sends own bytes, and lent ones between them as in [`crate::transport::SendBuffer`]. The link counts the
@@ -374,7 +372,7 @@ impl UcxWorker {
         endpoint: Endpoint,
         header: [u8; HEADER],
         own: PooledBuffer,
-        lent: Vec<(usize, Bytes)>,
+        lent: LentParts,
         link: &Arc<Link>,
     ) -> Result<bool, String> {
         self.start_send(endpoint, header, Some(own), lent, Some(Arc::clone(link)))
@@ -404,7 +402,7 @@ impl UcxWorker {
         endpoint: Endpoint,
         header: [u8; HEADER],
         own: Option<PooledBuffer>,
-        lent: Vec<(usize, Bytes)>,
+        lent: LentParts,
         link: Option<Arc<Link>>,
     ) -> Result<bool, String> {
         let mut place = self.spare_send();
@@ -454,7 +452,7 @@ impl UcxWorker {
                 header: [0; HEADER],
                 slices: Vec::new(),
                 own: None,
-                lent: Vec::new(),
+                lent: LentParts::new(),
                 link: None,
                 bytes: 0,
             };
@@ -655,7 +653,7 @@ impl SendOperation {
         &mut self,
         header: [u8; HEADER],
         own: Option<PooledBuffer>,
-        lent: Vec<(usize, Bytes)>,
+        lent: LentParts,
         link: Option<Arc<Link>>,
     ) {
         (self.header, self.own, self.lent, self.link) = (header, own, lent, link);
@@ -680,7 +678,7 @@ impl SendOperation {
 
     fn clear(&mut self) {
         self.slices.clear();
-        (self.own, self.lent) = (None, Vec::new());
+        (self.own, self.lent) = (None, LentParts::new());
         if let Some(link) = self.link.take() {
             link.finish(self.bytes);
         }

@@ -6,7 +6,6 @@
 //! from the leader.
 
 use std::path::Path;
-use std::sync::Arc;
 
 use super::{Announcement, Collective, StepResults};
 use crate::codec::Residuals;
@@ -254,7 +253,7 @@ impl WorkerStore {
     fn bring(&self, slot: &Slot, deadline: Deadline) -> Result<()> {
         let spec = spec_of(slot, self.keeps_whole());
         let block = self.driver.blocks.make(slot.bytes(), |_| {})?;
-        let data = Bytes::of_block(Arc::new(block));
+        let data = Bytes::of_block(block);
         self.request(deadline, |worker, now, end| worker.init(slot.key.id(), spec, data, now, end))
     }
 

@@ -103,6 +103,6 @@ impl WorkerStore {
         if block.bytes().len() != slot.bytes() {
             return Err(fail!(Internal, "a bug of this library: slices are missing"));
         }
-        Ok(Bytes::of_block(Arc::new(block)))
+        Ok(Bytes::of_block(block))
     }
 }

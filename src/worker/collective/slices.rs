@@ -14,6 +14,7 @@ use crate::sys::sync::Mutex;
 use crate::worker::WorkerStore;
 use crate::worker::call::{PendingCall, PendingKey, PullTarget};
 use crate::worker::inputs::CallInputs;
+use crate::worker::memory::CallMemory;
 use crate::worker::submit::{KeyOperation, KeyRequest};
 use kvstore_protocol::{Data, Placement, PullDependency};
 
@@ -87,8 +88,10 @@ impl WorkerStore {
     ) -> Result<Arc<PendingCall>> {
         let part = PendingKey::new(Arc::clone(slot), target, 0..0);
         let order = KeyRequest { key: slot.key.id(), what };
-        let call = PendingCall::new(None, Plan::default(), vec![part]);
-        let call = self.launch(call, vec![order], CallInputs::default(), 0, deadline)?;
+        let call = PendingCall::new(&self.driver, None, Plan::default(), vec![part]);
+        let mut memory = CallMemory::default();
+        memory.requests.push_back(order);
+        let call = self.launch(&mut memory, call, CallInputs::default(), 0, deadline)?;
         self.wait(&call)?;
         Ok(call)
     }

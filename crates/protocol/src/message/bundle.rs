@@ -2,6 +2,7 @@
 //! their payloads.
 
 use std::sync::Arc;
+use std::vec::Drain;
 
 use super::fields::FieldReader;
 use super::header::extensions::{self, MOST_EXTENSIONS};
@@ -15,6 +16,8 @@ pub(crate) const MOST_PARTS: usize = 64;
 pub(crate) const MOST_BYTES: u64 = 64 << 10;
 /// Payload bytes from which on a message is sent alone.
 const MOST_EACH: u64 = 16 << 10;
+/// Maximum number of bundles whose memory a stream keeps.
+const MOST_SPARE: usize = 64;
 /// Bytes of a table entry.
 const ENTRY: usize = 76;
 
@@ -27,9 +30,33 @@ pub struct BundleParts<D> {
 
 impl<D: Data> From<Vec<Message<D>>> for BundleParts<D> {
     fn from(messages: Vec<Message<D>>) -> Self {
-        let payloads: u64 = messages.iter().map(|part| part.body.len()).sum();
-        let bytes = (messages.len() * ENTRY + fields_len(&messages)) as u64 + payloads;
-        Self { messages, bytes }
+        let mut parts = Self::default();
+        messages.into_iter().for_each(|part| parts.push(part));
+        parts
+    }
+}
+
+impl<D> Default for BundleParts<D> {
+    fn default() -> Self {
+        Self { messages: Vec::new(), bytes: 0 }
+    }
+}
+
+impl<D: Data> BundleParts<D> {
+    /// Appends a message that this process sends.
+    #[cfg_attr(not(feature = "wire-next"), allow(unused_mut, reason = "no part gets a field"))]
+    pub(crate) fn add(&mut self, mut part: Message<D>) {
+        #[cfg(feature = "wire-next")]
+        {
+            part.head.next = super::next::VALUE;
+        }
+        self.push(part);
+    }
+
+    /// Appends a message.
+    pub fn push(&mut self, part: Message<D>) {
+        self.bytes += (ENTRY + extensions::len(&part.head)) as u64 + part.body.len();
+        self.messages.push(part);
     }
 }
 
@@ -40,16 +67,54 @@ impl<D> BundleParts<D> {
         &self.messages
     }
 
-    /// The messages, in their order, owned.
-    #[must_use]
-    pub fn into_messages(self) -> Vec<Message<D>> {
-        self.messages
+    /// Removes all messages, in their order. The memory of the list is kept.
+    pub fn drain(&mut self) -> Drain<'_, Message<D>> {
+        self.bytes = 0;
+        self.messages.drain(..)
     }
 
     /// Length of the bundle's payload in bytes: the table, all extension fields and all payloads.
     #[must_use]
     pub fn len(&self) -> u64 {
         self.bytes
+    }
+}
+
+/// Memory of bundles that were acknowledged, for the next ones.
+#[derive(Debug)]
+pub(crate) struct SpareBundles<D> {
+    empty: Vec<Arc<BundleParts<D>>>,
+    /// Those that a frame still refers to.
+    used: Vec<Arc<BundleParts<D>>>,
+}
+
+impl<D> Default for SpareBundles<D> {
+    fn default() -> Self {
+        Self { empty: Vec::new(), used: Vec::new() }
+    }
+}
+
+impl<D: Data> SpareBundles<D> {
+    /// A bundle without messages, which has no other owner.
+    pub(crate) fn take(&mut self) -> Arc<BundleParts<D>> {
+        self.empty.pop().unwrap_or_default()
+    }
+
+    /// Keeps the memory of a body, if it is a bundle.
+    pub(crate) fn keep(&mut self, body: Body<D>) {
+        let Body::Parts(parts) = body else { return };
+        self.used.push(parts);
+        let mut at = 0;
+        while let Some(parts) = self.used.get_mut(at) {
+            let Some(owned) = Arc::get_mut(parts) else {
+                at += 1;
+                continue;
+            };
+            owned.drain();
+            self.empty.push(self.used.swap_remove(at));
+        }
+        self.used.truncate(MOST_SPARE);
+        self.empty.truncate(MOST_SPARE);
     }
 }
 
@@ -97,13 +162,18 @@ impl<D: Data> Message<D> {
 
     /// A bundle of messages: pushes, pulls and values, each below 16 KiB, at most 64 of them and 64 KiB.
     #[must_use]
-    #[cfg_attr(not(feature = "wire-next"), allow(unused_mut, reason = "no part gets a field"))]
-    pub fn bundle(mut parts: Vec<Self>) -> Self {
-        #[cfg(feature = "wire-next")]
-        parts.iter_mut().for_each(|part| part.head.next = super::next::VALUE);
-        let (total, offset) = (parts.len() as u64, fields_len(&parts) as u64);
+    pub fn bundle(parts: Vec<Self>) -> Self {
+        let mut all = BundleParts::default();
+        parts.into_iter().for_each(|part| all.add(part));
+        Self::of_parts(Arc::new(all))
+    }
+
+    /// A bundle of messages that are in their place.
+    pub(crate) fn of_parts(parts: Arc<BundleParts<D>>) -> Self {
+        let messages = parts.messages();
+        let (total, offset) = (messages.len() as u64, fields_len(messages) as u64);
         let head = Header { kind: MessageKind::Bundle, total, offset, ..Header::default() };
-        Self { head, body: Body::Parts(Arc::new(parts.into())) }
+        Self { head, body: Body::Parts(parts) }
     }
 
     /// Messages of a bundle; for any other message, the message itself.
@@ -170,7 +240,7 @@ fn write_entry(head: &Header, fields: usize, (len, sum): (u64, u32), out: &mut [
 }
 
 /// Decodes the table of a bundle and the extension fields behind it, the bytes that [`Header::covered`] gives, of a
-/// payload of `payload` bytes.
+/// payload of `payload` bytes, to `entries`.
 ///
 /// # Errors
 /// The table does not fit the header or the payload, or has an entry of another kind.
@@ -178,18 +248,21 @@ pub fn read_table(
     head: &Header,
     table: &[u8],
     payload: usize,
-) -> Result<Vec<BundleEntry>, BadFrame> {
+    entries: &mut Vec<BundleEntry>,
+) -> Result<(), BadFrame> {
     let unfit = BadFrame::Length(payload as u64);
     let (own, fields) = table.split_at_checked(table_len(head.total)).ok_or(unfit)?;
     if head.total > MOST_PARTS as u64 || fields.len() as u64 != head.offset {
         return Err(unfit);
     }
     let mut fields = FieldReader::new(fields);
-    let entries = own.chunks_exact(ENTRY).map(|bytes| read_entry(head, bytes, &mut fields));
-    let entries: Vec<_> = entries.collect::<Result<_, _>>()?;
+    entries.clear();
+    for bytes in own.chunks_exact(ENTRY) {
+        entries.push(read_entry(head, bytes, &mut fields)?);
+    }
     fields.end().ok_or(unfit)?;
     let payloads: usize = entries.iter().map(|entry| entry.payload).sum();
-    if table.len() + payloads == payload { Ok(entries) } else { Err(unfit) }
+    if table.len() + payloads == payload { Ok(()) } else { Err(unfit) }
 }
 
 fn read_entry(

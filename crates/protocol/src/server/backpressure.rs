@@ -136,7 +136,7 @@ mod tests {
             assert_eq!(letter.message.head.kind, MessageKind::Failed);
             failed::decode(letter.message.fields(), 0).unwrap().reason
         };
-        server.letters().pop().map(failed)
+        server.letters().next_back().map(failed)
     }
 
     #[test]
@@ -178,7 +178,7 @@ mod tests {
                 let push = a_push(3, (1, 1), 16, Bytes::new(&[0; 16]));
                 take(&mut server, rank, push);
             }
-            let answers = server.actions().into_iter();
+            let answers = server.actions();
             let answers = answers.filter(|it| matches!(it, ServerAction::Answer(_))).count();
             assert_eq!((answers as u64, server.room_for(one) > 0), (most, true));
         }
@@ -208,7 +208,7 @@ mod tests {
             }
             assert_eq!(count, MOST + 1, "and one for each key");
             assert!(server.room_for(other) > 0, "the other worker does not notice");
-            assert!(server.letters().is_empty());
+            assert_eq!(server.letters().len(), 0);
             if is_made {
                 take(&mut server, other.rank, declare(Some(4), false));
                 let ready = Ready { key: 9, generation: 1, setting: 0, request: 0 };
@@ -216,7 +216,7 @@ mod tests {
             } else {
                 take(&mut server, one.rank, declare(None, true));
             }
-            let to_one = server.letters().into_iter().filter(|letter| letter.to == one);
+            let to_one = server.letters().filter(|letter| letter.to == one);
             assert_eq!(to_one.count() as u64, count + 1, "each look-up, and the init");
             assert!(server.room_for(one) > 0);
         }
@@ -238,11 +238,11 @@ mod tests {
     /// Pulls rows at once, with a large answer.
     fn pull_now(server: &mut Server<Bytes>, tokens: &mut Vec<DeliveryToken>) -> u64 {
         take(server, 1, a_pull(0, vec![1]));
-        for action in server.actions() {
+        for action in server.actions().collect::<Vec<_>>() {
             let ServerAction::Answer(answer) = action else { continue };
             server.value(&answer, Bytes::new(&vec![0; 64 << 20]));
         }
-        let letter = server.letters().pop().unwrap();
+        let letter = server.letters().next_back().unwrap();
         tokens.extend(letter.token);
         letter.message.body.len()
     }

@@ -14,6 +14,7 @@ mod role;
 mod rounds;
 
 use std::sync::Arc;
+use std::vec::Drain;
 
 use smallvec::SmallVec;
 
@@ -187,7 +188,7 @@ pub struct Server<D> {
 
 impl<D: Data> Server<D> {
     /// Actions since the last call, for the driver to carry out. Called after every event of the node.
-    pub fn actions(&mut self) -> Vec<ServerAction<D>> {
+    pub fn actions(&mut self) -> Drain<'_, ServerAction<D>> {
         take_all(&mut self.actions)
     }
 

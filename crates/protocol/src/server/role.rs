@@ -1,5 +1,7 @@
 //! The server as the role of its node: what events of the node change in it.
 
+use std::vec::Drain;
+
 use super::backpressure::WorkerBacklog;
 use super::directory::Directory;
 use super::keys::ServerKeys;
@@ -57,7 +59,7 @@ impl<D: Data> NodeRole<D> for Server<D> {
         if self.is_sweeping() { 0 } else { Time::MAX }
     }
 
-    fn letters(&mut self) -> Vec<OutgoingMessage<D>> {
+    fn letters(&mut self) -> Drain<'_, OutgoingMessage<D>> {
         take_all(&mut self.letters)
     }
 

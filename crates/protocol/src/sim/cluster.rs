@@ -268,9 +268,9 @@ impl Cluster {
         }
         self.later.speak(address, &mut process.machine);
         self.check_drops(address, &mut process.machine);
-        let (frames, wake, ended) = match &mut process.machine {
-            Machine::Scheduler(s) => (s.send(now), s.wake_at(), s.end().is_some()),
-            Machine::Node(node) => (node.send(now), node.wake_at(), node.end().is_some()),
+        let (frames, wake, ended): (Vec<_>, _, _) = match &mut process.machine {
+            Machine::Scheduler(s) => (s.send(now).collect(), s.wake_at(), s.end().is_some()),
+            Machine::Node(node) => (node.send(now).collect(), node.wake_at(), node.end().is_some()),
         };
         for OutgoingFrame { to, message, .. } in frames {
             let frame = self.later.frame(address, write_frame(&message));
@@ -341,7 +341,7 @@ impl Cluster {
             let busy = match node {
                 AnyNode::Server(node) => self.serve(me.rank, &mut node.part),
                 AnyNode::Worker(node) => {
-                    let actions = node.part.actions();
+                    let actions: Vec<_> = node.part.actions().collect();
                     let busy = !actions.is_empty();
                     for action in actions {
                         self.finish(action, &node.part, program, me);
@@ -359,7 +359,7 @@ impl Cluster {
         let (held, most) = (server.held_bytes(), self.scenario.limits.hold_bytes);
         assert!(held <= most, "{held} bytes are held, {most} are allowed");
         self.met.most_held = self.met.most_held.max(held);
-        let actions = server.actions();
+        let actions: Vec<_> = server.actions().collect();
         let busy = !actions.is_empty();
         for action in actions {
             self.model.act(rank, server, action);

@@ -39,7 +39,9 @@ pub(crate) fn read_frame(frame: &[u8]) -> Result<Message<Bytes>, BadFrame> {
     let body = match head.kind {
         MessageKind::Bundle => {
             let (table, rest) = payload.split_at(head.covered(payload.len()));
-            let parts = read_parts(read_table(&head, table, payload.len())?, rest)?;
+            let mut entries = Vec::new();
+            read_table(&head, table, payload.len(), &mut entries)?;
+            let parts = read_parts(entries, rest)?;
             Body::Parts(Arc::new(parts.into()))
         }
         kind => body(kind, payload),

@@ -183,26 +183,26 @@ impl Job {
         let process = &mut self.processes[from];
         let (frames, wake, own) = match &mut process.machine {
             Machine::Scheduler(scheduler) => {
-                (scheduler.send(micros), scheduler.wake_at(), Nanos::MAX)
+                (scheduler.send(micros).collect::<Vec<_>>(), scheduler.wake_at(), Nanos::MAX)
             }
             Machine::Worker(node, trainer) => {
                 let started = node.has_started();
                 if let (AnyNode::Worker(node), true) = (&mut *node, started) {
                     trainer.act(&mut node.part, now);
                 }
-                (node.send(micros), node.wake_at(), trainer.next(now))
+                (node.send(micros).collect(), node.wake_at(), trainer.next(now))
             }
             Machine::Server(node, adder) => {
                 if let AnyNode::Server(node) = node {
                     let server = &mut node.part;
                     let actions = server.actions();
-                    actions.iter().for_each(|a| adder.act(a, self.setup.adds, now));
+                    actions.for_each(|action| adder.act(&action, self.setup.adds, now));
                     while adder.next() <= now {
                         let Some((_, answer)) = adder.answers.pop_front() else { break };
                         server.value(&answer, Length(adder.sizes[&answer.slice]));
                     }
                 }
-                (node.send(micros), node.wake_at(), adder.next())
+                (node.send(micros).collect(), node.wake_at(), adder.next())
             }
         };
         let wake = wake.saturating_mul(1_000).min(own).max(now + 1);

@@ -16,6 +16,7 @@ mod touched;
 mod undelivered;
 
 use std::collections::BTreeSet;
+use std::vec::Drain;
 
 use super::bit_set::BitSet;
 use super::drops::{DropReason, Handled};
@@ -152,7 +153,7 @@ pub struct Worker<D> {
 
 impl<D: Data> Worker<D> {
     /// Actions since the last call, for the driver to carry out. Called after every event of the node.
-    pub fn actions(&mut self) -> Vec<WorkerAction<D>> {
+    pub fn actions(&mut self) -> Drain<'_, WorkerAction<D>> {
         take_all(&mut self.actions)
     }
 

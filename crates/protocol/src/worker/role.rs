@@ -1,6 +1,7 @@
 //! The worker as the role of its node: what events of the node change in it.
 
 use std::collections::BTreeSet;
+use std::vec::Drain;
 
 use super::credit::FlowControl;
 use super::operation::{Operation, OperationKind};
@@ -93,7 +94,7 @@ impl<D: Data> NodeRole<D> for Worker<D> {
         if self.announcing.is_some() && !self.ended { 0 } else { self.wake }
     }
 
-    fn letters(&mut self) -> Vec<OutgoingMessage<D>> {
+    fn letters(&mut self) -> Drain<'_, OutgoingMessage<D>> {
         take_all(&mut self.letters)
     }
 

@@ -77,13 +77,13 @@ impl Job {
         let mut any = false;
         for rank in 0..WORKERS {
             let worker = &mut self.workers[rank as usize];
-            for OutgoingMessage { message, token, .. } in worker.letters() {
+            for OutgoingMessage { message, token, .. } in worker.letters().collect::<Vec<_>>() {
                 (any, cost.messages) = (true, cost.messages + 1);
                 assert_eq!(self.server.message(Peer::worker(rank), message), Ok(()));
                 token.into_iter().for_each(|token| worker.delivered(0, token));
             }
         }
-        for action in self.server.actions() {
+        for action in self.server.actions().collect::<Vec<_>>() {
             if let ServerAction::Answer(answer) = action {
                 self.server.value(&answer, Length(4));
             }

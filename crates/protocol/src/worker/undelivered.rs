@@ -1,5 +1,7 @@
 //! Count of an operation's unacknowledged messages.
 
+use smallvec::SmallVec;
+
 /// Unacknowledged messages, by server.
 #[derive(Debug, Default)]
 pub(super) struct Undelivered {
@@ -8,7 +10,7 @@ pub(super) struct Undelivered {
     total: u64,
     /// The first server and its count: most operations have no other.
     first: (u32, u64),
-    others: Vec<(u32, u64)>,
+    others: SmallVec<[(u32, u64); 1]>,
 }
 
 impl Undelivered {

@@ -103,7 +103,8 @@ fn read_frame(frame: &[u8]) -> Message<Bytes> {
     }
     let (table, mut rest) = payload.split_at(opened.head.covered(payload.len()));
     assert_eq!(crc32c::crc32c(table), opened.payload_checksum);
-    let entries = read_table(&opened.head, table, payload.len()).expect("a table");
+    let mut entries = Vec::new();
+    read_table(&opened.head, table, payload.len(), &mut entries).expect("a table");
     let parts = entries.into_iter().map(|BundleEntry { head, payload, checksum }| {
         let (own, others) = rest.split_at(payload);
         rest = others;
@@ -132,7 +133,7 @@ struct Summing {
 
 impl Part for Summing {
     fn act(&mut self, _: u64) {
-        for action in self.node.part.actions() {
+        for action in self.node.part.actions().collect::<Vec<_>>() {
             match action {
                 ServerAction::Install { slice, data, .. } => {
                     self.slices.insert(slice, (data, Vec::new()));
@@ -213,7 +214,7 @@ impl Training {
 
 impl Part for Training {
     fn act(&mut self, now: u64) {
-        for action in self.node.part.actions() {
+        for action in self.node.part.actions().collect::<Vec<_>>() {
             match action {
                 WorkerAction::Fill { op, at, data, .. } => {
                     let (out, _) = self.open.get_mut(&op).unwrap();

@@ -108,7 +108,9 @@ impl GreeterLoop {
             for order in endpoint.incoming.dials.orders() {
                 self.obey(&endpoint, order);
             }
-            self.call_backs.take().iter().for_each(go_on);
+            let mut queues = Vec::new();
+            self.call_backs.take(&mut queues);
+            queues.iter().for_each(go_on);
             let (registry, now) = (self.poll.registry(), Instant::now());
             if let Some(accepting) = &mut self.accepting {
                 if knocks {

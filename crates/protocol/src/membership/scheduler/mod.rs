@@ -9,6 +9,7 @@ mod suspicion;
 mod takeover;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::vec::Drain;
 
 use crate::drops::{DropCount, DropReason, Handled};
 use crate::job::{Data, Failure, Limits, MS, OnLoss, Peer, Reason, Role, Time, list};
@@ -209,7 +210,7 @@ impl<D: Data> Machine<D> for Scheduler<D> {
         self.settle();
     }
 
-    fn send(&mut self, now: Time) -> Vec<OutgoingFrame<D>> {
+    fn send(&mut self, now: Time) -> Drain<'_, OutgoingFrame<D>> {
         self.net.send(now)
     }
 
@@ -448,18 +449,18 @@ impl<D: Data> Scheduler<D> {
         }
         self.stop_learning();
         self.release();
-        let here = |role| {
-            let here = |m: &&Standing| m.peer.role == role && m.state == MemberState::Here;
-            self.book.members.iter().filter(here).map(|m| m.peer).collect::<Vec<_>>()
-        };
-        let (workers, servers) = (here(Role::Worker), here(Role::Server));
-        if workers.is_empty() && !self.ending {
+        let here = |member: &&Standing| member.state == MemberState::Here;
+        let here = self.book.members.iter().filter(here).map(|member| member.peer);
+        let mut workers = here.clone().filter(|peer| peer.role == Role::Worker);
+        let servers = here.filter(|peer| peer.role == Role::Server);
+        let no_server_is_here = servers.clone().next().is_none();
+        if workers.next().is_none() && !self.ending {
             self.ending = true;
-            for server in &servers {
-                self.post(*server, Leave {});
+            for server in servers.collect::<Vec<_>>() {
+                self.post(server, Leave {});
             }
         }
-        if self.ending && servers.is_empty() {
+        if self.ending && no_server_is_here {
             let pause = 2 * self.net.limits.patience();
             self.gone_at.get_or_insert(self.net.last_now() + pause);
         }

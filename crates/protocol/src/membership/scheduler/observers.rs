@@ -163,8 +163,9 @@ mod tests {
                 scheduler.receive(message, now);
             }
             let frames = scheduler.send(now);
-            assert!(frames.iter().all(|frame| frame.message.head.kind == MessageKind::Seen));
-            frames.len()
+            let count = frames.len();
+            frames.for_each(|it| assert_eq!(it.message.head.kind, MessageKind::Seen));
+            count
         };
         assert_eq!(flood(5), MOST_LOOKS as usize);
         assert_eq!(flood(5 + ASK_AGAIN / 2), 0);

@@ -245,7 +245,7 @@ fn note(worker: &mut Worker<Bytes>, results: &mut Results, told: &mut BTreeMap<O
 /// Carries out the actions of a server; gives the number of closed rounds.
 fn serve(server: &mut server::Server<Bytes>, rank: u32, mut model: Option<&mut Model>) -> u64 {
     let mut closed = 0;
-    for action in server.actions() {
+    for action in server.actions().collect::<Vec<_>>() {
         closed += u64::from(matches!(action, server::ServerAction::Close { .. }));
         match (model.as_deref_mut(), action) {
             (Some(model), action) => model.act(rank, server, action),

@@ -15,7 +15,7 @@ fn a_pull_overtakes_pushes_unless_values_are_to_wait() {
         let (now, end) = (job.now, job.now + 10_000 * MS);
         let push = job.worker(0).push(7, Bytes::of(&[1.0; 8]), 0, now, end).unwrap();
         let pulls = [0, 1].map(|priority| job.worker(0).pull(7, priority, now, end).unwrap());
-        let frames = job.nodes.get_mut("worker-0").unwrap().send(now);
+        let frames = job.nodes.get_mut("worker-0").unwrap().send(now).collect::<Vec<_>>();
         let sent = frames.iter().flat_map(|frame| frame.message.parts());
         let sent: Vec<_> = sent.map(|message| (message.head.kind, message.head.request)).collect();
         // Two slices of each.
@@ -36,7 +36,7 @@ fn whom_a_call_waits_for_is_asked_behind_its_values() {
     job.worker(0).pushpull(7, Bytes::of(&[1.0; 8]), 0, now, now + 10_000 * MS).unwrap();
     // As often as an observer queries the job.
     job.worker(0).report(&mut ProcessStats::default());
-    let frames = job.nodes.get_mut("worker-0").unwrap().send(now);
+    let frames = job.nodes.get_mut("worker-0").unwrap().send(now).collect::<Vec<_>>();
     let sent = frames.iter().flat_map(|frame| frame.message.parts());
     let sent: Vec<_> = sent.map(|message| message.head.kind).collect();
     // Two slices.

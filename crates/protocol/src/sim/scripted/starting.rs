@@ -47,7 +47,7 @@ fn another_version_of_the_protocol_is_refused_on_both_sides() {
     let limits = limits();
     let mut job = Job::new(&limits);
     job.scheduler.bad_frame("tcp/old:1", BadFrame::Version(7), job.now);
-    let frames = job.scheduler.send(job.now);
+    let frames = job.scheduler.send(job.now).collect::<Vec<_>>();
     assert_eq!((&*frames[0].to, frames[0].message.head.kind), ("tcp/old:1", MessageKind::Refused));
     let birth = NodeStart { rank: None, incarnation: 1, address: "new", scheduler: "scheduler" };
     let mut node = Node::<_, Worker<Bytes>>::new(limits, &birth, 0);

@@ -1,0 +1,118 @@
+//! Memory of the calls of one thread, from one call to the next. Also called: object pool, free list.
+
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::call::{PendingCall, PendingKey};
+use super::completions::CompletionTable;
+use super::submit::KeyRequest;
+use crate::local::plan::Plan;
+use crate::runtime::{Bytes, Driver, Loan};
+use crate::tensor::Lent;
+
+/// Maximum number of calls that are kept: one, and some that a thread of the transport has not dropped yet.
+const MOST_CALLS: usize = 4;
+/// Maximum number of keys of a call whose memory is kept: that of a longer list is freed.
+const MOST_KEYS: usize = 16_384;
+
+#[derive(Default)]
+pub(super) struct CallMemory {
+    /// Calls that have ended.
+    calls: Vec<Arc<PendingCall>>,
+    /// Plans, and lists of parts, of former calls.
+    plans: Vec<Plan>,
+    lists: Vec<Vec<PendingKey>>,
+    pub(super) values: Vec<Lent>,
+    pub(super) parts: Vec<PendingKey>,
+    pub(super) requests: VecDeque<KeyRequest>,
+    /// Requests of one batch.
+    pub(super) made: Vec<KeyRequest<Bytes>>,
+    pub(super) loans: SpareLoans,
+}
+
+/// Loans that have ended. Frames may still refer to some.
+#[derive(Default)]
+pub(super) struct SpareLoans(Vec<Arc<Loan>>);
+
+thread_local! {
+    static MEMORY: Cell<Option<Box<CallMemory>>> = const { Cell::new(None) };
+}
+
+impl CallMemory {
+    /// The memory of this thread.
+    pub(super) fn take() -> Box<Self> {
+        // A thread that is ending has none any more.
+        MEMORY.try_with(Cell::take).ok().flatten().unwrap_or_default()
+    }
+
+    /// Keeps the memory for the next call.
+    pub(super) fn leave(mut self: Box<Self>) {
+        self.requests.clear();
+        self.made.clear();
+        if self.requests.capacity().max(self.parts.capacity()) <= MOST_KEYS {
+            let _ = MEMORY.try_with(|kept| kept.set(Some(self)));
+        }
+    }
+
+    /// An empty plan.
+    pub(super) fn plan(&mut self) -> Plan {
+        self.take_apart();
+        self.parts = self.lists.pop().unwrap_or_default();
+        let mut plan = self.plans.pop().unwrap_or_default();
+        plan.clear();
+        plan.values = std::mem::take(&mut self.values);
+        plan.values.clear();
+        plan
+    }
+
+    /// A call in the memory of one that has ended, if there is one.
+    pub(super) fn begin(
+        &mut self,
+        driver: &Arc<Driver<CompletionTable>>,
+        ticket: Option<u64>,
+        plan: Plan,
+        parts: Vec<PendingKey>,
+    ) -> Arc<PendingCall> {
+        for at in 0..self.calls.len() {
+            if let Some(call) = Arc::get_mut(&mut self.calls[at]) {
+                call.again(driver, ticket, plan, parts);
+                return self.calls.swap_remove(at);
+            }
+        }
+        PendingCall::new(driver, ticket, plan, parts)
+    }
+
+    /// Keeps the memory of a call that has ended.
+    pub(super) fn keep(&mut self, call: Arc<PendingCall>) {
+        if self.calls.len() < MOST_CALLS {
+            self.calls.push(call);
+            self.take_apart();
+        }
+    }
+
+    /// Takes the lists of calls that have no other owner any more.
+    fn take_apart(&mut self) {
+        for call in self.calls.iter_mut().filter_map(Arc::get_mut) {
+            let (plan, mut parts) = call.take_apart();
+            if parts.capacity() == 0 {
+                continue;
+            }
+            self.loans.0.extend(parts.iter_mut().filter_map(PendingKey::take_loan));
+            self.loans.0.truncate(MOST_KEYS);
+            parts.clear();
+            self.plans.push(plan);
+            self.lists.push(parts);
+        }
+        self.plans.truncate(MOST_CALLS);
+        self.lists.truncate(MOST_CALLS);
+    }
+}
+
+impl SpareLoans {
+    /// A loan that has ended and to which no frame refers.
+    pub(super) fn take(&mut self) -> Option<Arc<Loan>> {
+        let at = self.0.iter_mut().position(|loan| Arc::get_mut(loan).is_some())?;
+        Some(self.0.swap_remove(at))
+    }
+}
