@@ -191,6 +191,13 @@ pub(crate) fn counted_fabrics() -> Option<String> {
     env::var("KV_TEST_FABRICS").ok()
 }
 
+/// The secret number that a launcher has given to this process, from its variable; 0 without one.
+#[cfg(feature = "dist")]
+pub(crate) fn launch() -> u128 {
+    let number = env::var("KV_LAUNCH").ok();
+    number.and_then(|digits| u128::from_str_radix(&digits, 16).ok()).unwrap_or(0)
+}
+
 /// The rounds of an option such as `5-9`.
 pub(crate) fn rounds(text: &str) -> Option<(u64, u64)> {
     let (first, last) = text.split_once('-')?;

@@ -3,6 +3,7 @@
 
 mod compose;
 mod echo;
+mod obituary;
 #[cfg(test)]
 pub(crate) mod sample;
 #[cfg(test)]
@@ -249,9 +250,14 @@ impl Observer {
     }
 
     fn send_look(&mut self, fields: &[u8], end: Instant) -> u64 {
+        self.send_fields(MessageKind::Look, fields, end)
+    }
+
+    /// Sends a message outside of any job; returns the number of its request.
+    fn send_fields(&mut self, kind: MessageKind, fields: &[u8], end: Instant) -> u64 {
         self.requests += 1;
         let head = Header {
-            kind: MessageKind::Look,
+            kind,
             role: Role::Worker,
             rank: NO_RANK,
             incarnation: self.incarnation,

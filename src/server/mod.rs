@@ -7,7 +7,7 @@ mod slice_value;
 use std::fmt::Write;
 use std::sync::{Arc, OnceLock};
 
-use crate::config::JobConfig;
+use crate::config::{self, JobConfig};
 use crate::deadline::Deadline;
 use crate::error::{Result, fail};
 use crate::interrupt;
@@ -64,6 +64,7 @@ impl ServerProcess {
                 let rank = options::rank(&self.job, &self.place);
                 let birth = NodeStart { rank, incarnation, address, scheduler: &self.job.root };
                 let mut node = Node::<_, Server<_>>::new(limits, &birth, 0);
+                node.set_launch(config::launch());
                 if whole {
                     node.part.keep_whole();
                 }

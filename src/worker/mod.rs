@@ -20,7 +20,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use crate::config::JobConfig;
+use crate::config::{self, JobConfig};
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result, fail};
 use crate::interrupt;
@@ -94,6 +94,7 @@ impl WorkerStore {
                 let rank = options::rank(job, place);
                 let birth = NodeStart { rank, incarnation, address, scheduler: &job.root };
                 let mut node = Node::new(limits, &birth, 0);
+                node.set_launch(config::launch());
                 if reads_only {
                     node.only_read();
                 }

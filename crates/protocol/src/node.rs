@@ -83,6 +83,12 @@ impl<D: Data, R: NodeRole<D>> Node<D, R> {
         }
     }
 
+    /// Gives the process the secret number of its launcher, by which the launcher announces its end; 0 is none.
+    /// Called before the first [`tick`](Self::tick).
+    pub fn set_launch(&mut self, launch: u128) {
+        self.client.set_launch(launch);
+    }
+
     /// A process that is evicted although it lives, and whose frames were not acknowledged, may be behind a
     /// network path that drops packets of full size.
     fn hint_at_packets(&self, failure: &mut Failure) {

@@ -24,6 +24,7 @@ use crate::launch::hosts::placement::ProcessPlacement;
 use crate::launch::plan::LaunchPlan;
 use crate::launch::processes::all::{JobProcess, LabeledOutputs, Processes};
 use crate::launch::processes::attendance::{self, AttendanceResult, JoinMonitor};
+use crate::launch::processes::obituaries::Obituaries;
 use crate::launch::processes::output::{self, OutputLabel};
 use crate::launch::processes::signals;
 use crate::launch::state::{EndPolicy, JobState};
@@ -156,7 +157,11 @@ impl LaunchContext<'_> {
 
     fn start(&self, crew: &mut Processes) -> anyhow::Result<LabeledOutputs> {
         let mut sources = Vec::new();
-        for (host, processes) in self.site.divide(self.plan.processes()) {
+        let mut processes = self.plan.processes();
+        for process in &mut processes {
+            process.launch = Some(plan::launch()?);
+        }
+        for (host, processes) in self.site.divide(processes) {
             sources.extend(match host {
                 None => crew.start_here(processes)?,
                 Some((host, route)) => {
@@ -179,9 +184,16 @@ impl LaunchContext<'_> {
     fn supervise(&self, job: &mut JobState, crew: &mut Processes) {
         let tell = Box::new(self.sink(LaunchEvent::Attendance));
         let mut attendance = JoinMonitor::new(self.target.clone(), Instant::now(), tell);
+        let mut obituaries = Obituaries::new(self.plan.target());
         loop {
             let now = Instant::now();
             for (member, ending) in crew.newly_ended() {
+                if job.has_time()
+                    && crew.members[member].name.role != Role::Scheduler
+                    && let Some(launch) = crew.launch_of_dead(member, ending)
+                {
+                    obituaries.tell(launch, ending);
+                }
                 job.ended(member, ending, now);
                 if !ending.is_failure() && crew.members[member].name.role == Role::Worker {
                     attendance.ended(job.workers_have_ended(), now);

@@ -94,7 +94,12 @@ pub(crate) struct Process {
     pub(crate) environment: Vec<(String, Option<String>)>,
     /// Whether it inherits the launcher's standard input.
     pub(crate) reads_input: bool,
+    /// The secret number by which the launcher announces its end; None if no launcher does.
+    pub(crate) launch: Option<String>,
 }
+
+/// The variable of the launch.
+const LAUNCH: &str = "KV_LAUNCH";
 
 impl Process {
     pub(crate) fn command(&self, executable: &Path) -> Command {
@@ -107,6 +112,11 @@ impl Process {
                 None => command.env_remove(variable),
             };
         }
+        // That of an outer job is not inherited.
+        match &self.launch {
+            Some(launch) => command.env(LAUNCH, launch),
+            None => command.env_remove(LAUNCH),
+        };
         command
     }
 }
@@ -160,6 +170,7 @@ impl LaunchPlan {
             arguments,
             environment: self.environment(name),
             reads_input: name.role == Role::Worker && self.workers == 1,
+            launch: None,
         }
     }
 
@@ -212,6 +223,11 @@ impl LaunchPlan {
     }
 }
 
+/// A number for a process that is started, which no other process can guess.
+pub(crate) fn launch() -> io::Result<String> {
+    random::<16>()
+}
+
 /// A unique job name.
 pub(crate) fn job_name() -> io::Result<String> {
     random::<16>()
@@ -235,9 +251,10 @@ pub(crate) fn token_for(settings: &[(String, String)]) -> io::Result<Option<Stri
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
+    use std::ffi::OsString;
     use std::path::Path;
 
-    use super::{LaunchPlan, Process, SchedulerAddress, job_name, token_for};
+    use super::{LAUNCH, LaunchPlan, Process, SchedulerAddress, job_name, launch, token_for};
 
     fn plan(servers: u32, serve_with_program: bool) -> LaunchPlan {
         LaunchPlan {
@@ -339,6 +356,22 @@ mod tests {
         let processes = LaunchPlan { workers: 1, ..plan(1, true) }.processes();
         let readers: Vec<bool> = processes.iter().map(|process| process.reads_input).collect();
         assert_eq!(readers, [false, false, true]);
+    }
+
+    #[test]
+    fn a_process_has_the_launch_of_its_launcher_and_none_of_an_outer_one() {
+        let of = |process: &Process| {
+            let command = process.command(Path::new("/bin/kvstore"));
+            let mut all = command.get_envs();
+            all.find(|(name, _)| *name == LAUNCH).map(|(_, value)| value.map(OsString::from))
+        };
+        let mut process = plan(1, false).processes().remove(2);
+        assert_eq!(of(&process), Some(None));
+        let launches = [launch().unwrap(), launch().unwrap()];
+        assert!(launches[0] != launches[1] && launches.iter().all(|launch| launch.len() == 32));
+        process.launch = Some(launches[0].clone());
+        assert_eq!(of(&process), Some(Some(launches[0].clone().into())));
+        assert!(!environment(&process).contains_key(LAUNCH), "`--role-env` does not print it");
     }
 
     #[test]

@@ -108,6 +108,11 @@ impl JobState {
         matches!(self.phase, JobPhase::Running | JobPhase::Settling(_))
     }
 
+    /// Whether its processes still have time to notice ends of others: none of them was asked to end.
+    pub(crate) fn has_time(&self) -> bool {
+        matches!(self.phase, JobPhase::Running | JobPhase::Settling(_) | JobPhase::Lingering(_))
+    }
+
     /// Whether this is a worker without which the job goes on.
     fn does_without(&self, member: usize) -> bool {
         let has_failed = |index: usize| self.ending(index).is_some_and(ExitReason::is_failure);

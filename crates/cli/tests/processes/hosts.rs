@@ -11,6 +11,7 @@ use super::common::folder::Folder;
 use super::job::{
     End, KVSTORE, LIMIT, MARGIN, Process, Turn, amount, free_address, living, soon, worker,
 };
+use super::launcher;
 use super::program::{FILE, PAUSE_MS, PROGRAM, ROUNDS};
 
 const SCRIPTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/run/");
@@ -44,6 +45,21 @@ fn a_job_on_hosts_has_the_sums_of_all() {
     assert!(text.contains("kvstore run: server 1 on 127.0.0.3 ended with status 0"), "{text}");
     assert!(text.contains("kvstore run: worker 2 on 127.0.0.3 ended with status 0"), "{text}");
     assert!(soon(MARGIN, || living("TEST_MARK=hosts").is_empty()));
+}
+
+#[test]
+fn a_death_on_a_host_is_known_by_the_word_of_the_launcher() {
+    let _turn = Turn::take();
+    let ssh = format!("bash '{SCRIPTS}fake_ssh.sh'");
+    let words = ["run", "--ssh", &ssh, "--hosts", "127.0.0.2:2,127.0.0.3:1", "-s", "1", "-v"];
+    let words = [&words[..], &["--linger-ms", "20000"]].concat();
+    // A busy machine may be later than the second after which the end of a connection tells.
+    let is_told = (0..5).any(|_| {
+        let (end, took) = launcher::kill(kvstore(&words, "train"), "worker 2 on 127.0.0.3", 3);
+        assert!(took < MARGIN, "{took:?}");
+        launcher::repeats_the_word(&end, "worker 2")
+    });
+    assert!(is_told);
 }
 
 #[test]

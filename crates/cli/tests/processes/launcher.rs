@@ -1,4 +1,5 @@
-//! Whole jobs under `kvstore run`, and what servers do with signals.
+//! Whole jobs under `kvstore run`, what it says of their deaths, and what servers do with signals.
+#![allow(clippy::print_stdout, reason = "a test prints what it has measured")]
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -73,6 +74,80 @@ fn a_launcher_that_is_killed_leaves_nobody_of_its_job() {
         "{:?}",
         living(&mark)
     );
+}
+
+/// Kills a process of a job under `kvstore run` that is at work, by its title; gives the end of the launcher,
+/// and how long the workers took until the last one of them has said that it is lost.
+pub fn kill(mut command: Command, title: &str, workers: usize) -> (End, Duration) {
+    // Silence, and the end of a connection, would tell later.
+    let mut process = Process::start("launcher", {
+        command.env("KV_PEER_TIMEOUT_MS", "30000");
+        command
+    });
+    let line = process.hear_of(&format!("kvstore run: {title} is process "));
+    let number = line.rsplit(' ').next().unwrap().to_owned();
+    process.hear("sum 3");
+    let killed = Instant::now();
+    assert!(Command::new("kill").args(["-s", "KILL", &number]).status().unwrap().success());
+    let end = process.end(LIMIT);
+    let errors: Vec<_> = end.lines.iter().filter(|it| it.text.starts_with("error ")).collect();
+    let (role, _) = title.split_once(' ').unwrap();
+    let others = workers - usize::from(role == "worker");
+    assert_eq!(errors.len(), others, "{}", end.text());
+    for error in &errors {
+        assert!(error.text.starts_with("error KV_ERR_PEER_LOST "), "{}", error.text);
+    }
+    let took = errors.iter().map(|it| it.at).max().unwrap() - killed;
+    println!("the death of {title} under kvstore run is known after {took:?}");
+    (end, took)
+}
+
+/// Whether the errors of a job repeat the word of its launcher.
+pub fn repeats_the_word(end: &End, name: &str) -> bool {
+    let errors = end.lines.iter().filter(|it| it.text.starts_with("error "));
+    let lost = |text: &str| {
+        let rest = text.split_once(&format!("{name} at ")).map(|(_, rest)| rest);
+        rest.is_some_and(|it| it.ends_with(" is lost: ended by signal 9, said kvstore run"))
+    };
+    errors.into_iter().all(|it| lost(&it.text))
+}
+
+/// The end of a worker's connection alone is known after a second.
+#[test]
+fn a_death_under_the_launcher_is_known_by_its_word() {
+    let _turn = Turn::take();
+    let options = ["-v", "-n", "3", "-s", "2", "--linger-ms", "20000"];
+    // A busy machine may be later than the second.
+    let is_told = (0..5).any(|_| {
+        let (end, took) = kill(launcher(&options, "train"), "worker 1", 3);
+        assert!(took < MARGIN, "{took:?}");
+        assert_eq!(end.status, Some(137), "{}", end.text());
+        repeats_the_word(&end, "worker 1")
+    });
+    assert!(is_told);
+    let (end, took) = kill(launcher(&options, "train"), "server 1", 3);
+    assert!(took < MARGIN && end.text().contains("server 1 at 127.0.0.1:"), "{}", end.text());
+}
+
+/// The launcher has started a shell, whose child is the worker and lives on.
+#[test]
+fn the_end_of_a_shell_whose_worker_lives_is_not_announced() {
+    let _turn = Turn::take();
+    let mut command = Command::new(KVSTORE);
+    let worker = worker();
+    let script = "\"$@\" & wait";
+    command.args(["run", "-v", "-n", "2", "--linger-ms", "3000", "--", "sh", "-c", script, "sh"]);
+    command.arg(worker.get_program()).args(worker.get_args());
+    command.env(PROGRAM, "train").env("KV_THREADS", "1").env("KV_PEER_TIMEOUT_MS", "30000");
+    let mut process = Process::start("launcher", command);
+    let line = process.hear_of("kvstore run: worker 1 is process ");
+    process.hear("sum 3");
+    let number = line.rsplit(' ').next().unwrap();
+    assert!(Command::new("kill").args(["-s", "KILL", number]).status().unwrap().success());
+    let end = process.end(LIMIT);
+    let text = end.text();
+    assert!(text.contains("failed because worker 1 ended first, with signal 9"), "{text}");
+    assert!(!text.contains("said kvstore run") && !text.contains("KV_ERR_EVICTED"), "{text}");
 }
 
 #[test]

@@ -147,7 +147,9 @@ mod tests {
             let said = kept(WORKER, MessageKind::Hello, hello(address).encode());
             assert_eq!(said.unwrap_err(), AdmissionError::Address, "{address}");
         }
-        for end in 0..own.len() {
+        // Without the last field it is the hello of an earlier release.
+        let without_launch = own.len() - size_of::<u128>();
+        for end in (0..own.len()).filter(|end| *end != without_launch) {
             assert!(kept(WORKER, MessageKind::Hello, own[..end].to_vec()).is_err(), "cut at {end}");
         }
         for other in [
@@ -169,6 +171,7 @@ mod tests {
             reads: false,
             address: "there".into(),
             features: 5,
+            cause: String::new(),
         };
         let terms = Some(limits().terms().into());
         let book = Book { epoch: 7, terms: terms.clone(), features: 6, members: vec![lost] };

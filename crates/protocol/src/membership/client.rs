@@ -136,6 +136,11 @@ impl Client {
         self.hello.reads = true;
     }
 
+    /// Introduces this process with the number that its launcher gave to it.
+    pub(crate) fn set_launch(&mut self, launch: u128) {
+        self.hello.launch = launch;
+    }
+
     pub(crate) fn done<D: Data>(&mut self, net: &mut Peers<D>) {
         self.hello.done = true;
         tell(net, Done { key: 0, generation: 0, pushes: 0 }, CONTROL, None);
@@ -204,7 +209,8 @@ impl Client {
             member.state == MemberState::Lost && before != Some(MemberState::Lost)
         };
         for member in book.members.iter().filter(lost) {
-            let (address, reason) = (member.address.clone(), "the scheduler says so".into());
+            let reason = format!("the scheduler says so{}", member.cause());
+            let address = member.address.clone();
             net.note(PeerEvent::Lost(member.peer, address, reason));
         }
         if book.epoch == 0 || book.is_whole() {

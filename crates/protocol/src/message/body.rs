@@ -42,6 +42,8 @@ pub(crate) struct Standing {
     pub address: String,
     /// Mask of the features that the member takes.
     pub features: u64,
+    /// How the process of a lost member ended, if its launcher has said so; else empty.
+    pub cause: String,
 }
 
 /// Added to the state of a reader; smaller numbers are for states.
@@ -125,6 +127,13 @@ impl Book {
 
 record!(Book: 20 { epoch, terms, features, members });
 
+impl Standing {
+    /// How the process ended, behind the text of its loss; nothing if that is not known.
+    pub(crate) fn cause(&self) -> String {
+        if self.cause.is_empty() { String::new() } else { format!(": {}", self.cause) }
+    }
+}
+
 impl Field for Standing {
     const LEAST: usize = 28;
 
@@ -135,6 +144,7 @@ impl Field for Standing {
             out.push(self.state as u8 | if self.reads { READS } else { 0 });
             self.address.put(out);
             self.features.put(out);
+            self.cause.put(out);
         });
     }
 
@@ -143,7 +153,10 @@ impl Field for Standing {
         let (peer, incarnation, state) = (Peer::take(from)?, from.u64()?, from.u8()?);
         let (reads, address) = (state & READS != 0, from.text()?);
         let state = MemberState::from_code(state & !READS)?;
-        Some(Self { peer, incarnation, state, reads, address, features: from.u64()? })
+        let features = from.u64()?;
+        // A field that earlier releases do not have.
+        let cause = if from.is_at_end() { String::new() } else { from.text()? };
+        Some(Self { peer, incarnation, state, reads, address, features, cause })
     }
 }
 
@@ -166,6 +179,8 @@ pub(crate) struct Hello {
     pub reads: bool,
     /// Mask of the features that the process takes.
     pub features: u64,
+    /// Secret number that the launcher gave to the process; 0 without a launcher that announces its end.
+    pub launch: u128,
 }
 
 impl Field for Hello {
@@ -180,6 +195,7 @@ impl Field for Hello {
         let reads = if self.reads { ONLY_READS } else { 0 };
         out.push(reads + if self.done { IS_DONE } else { 0 });
         self.features.put(out);
+        self.launch.put(out);
     }
 
     fn take(from: &mut FieldReader) -> Option<Self> {
@@ -188,6 +204,8 @@ impl Field for Hello {
         let book = Field::take(&mut from.sized()?)?;
         let ((arrived, passed), last) = (Field::take(from)?, from.u8()?);
         let (done, reads, features) = (last & IS_DONE != 0, last & ONLY_READS != 0, from.u64()?);
+        // A field that earlier releases do not have.
+        let launch = if from.is_at_end() { 0 } else { from.u128()? };
         Some(Self {
             workers,
             servers,
@@ -199,9 +217,38 @@ impl Field for Hello {
             done,
             reads,
             features,
+            launch,
         })
     }
 }
+
+/// Word of a launcher (also: obituary) that all processes to which it gave a number have ended. The number is
+/// a secret of the launcher, the processes and the scheduler, so no other member can send it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Obituary {
+    /// The number, not 0.
+    pub launch: u128,
+    /// How they ended, as in `ended by signal 9, said kvstore run`: at most 128 bytes of a line.
+    pub how: String,
+}
+
+/// Maximum length of the text of an obituary, in bytes: the book repeats it to all members.
+const MOST_HOW: usize = 128;
+
+impl Obituary {
+    /// Fields of the message.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        Field::encode(self)
+    }
+
+    /// Whether its text is short, and one line.
+    pub(crate) fn is_line(&self) -> bool {
+        self.how.len() <= MOST_HOW && !self.how.chars().any(char::is_control)
+    }
+}
+
+record!(Obituary: 18 { launch, how });
 
 /// Dtype and shape of a key.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -61,6 +61,10 @@ impl<'a> FieldReader<'a> {
         self.array().map(u64::from_le_bytes)
     }
 
+    pub(super) fn u128(&mut self) -> Option<u128> {
+        self.array().map(u128::from_le_bytes)
+    }
+
     pub(super) fn text(&mut self) -> Option<String> {
         let len = usize::from(self.u16()?);
         String::from_utf8(self.bytes(len)?.to_vec()).ok()
@@ -141,7 +145,7 @@ macro_rules! numbers {
     )+};
 }
 
-numbers!(u8 u16 u32 u64);
+numbers!(u8 u16 u32 u64 u128);
 
 impl Field for bool {
     const LEAST: usize = 1;

@@ -143,6 +143,8 @@ kinds! {
     Report = 31,
     /// Small messages of a stream in one frame.
     Bundle = 32,
+    /// A launcher has seen the end of processes that it started.
+    Obituary = 44,
 }
 
 impl MessageKind {

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use super::body::{Book, Decision, Hello, Placement, Proposal, SliceName};
+use super::body::{Book, Decision, Hello, Obituary, Placement, Proposal, SliceName};
 use super::bundle::BundleParts;
 use super::facts::{JobView, Look};
 use super::header::{COLLECTIVE, Header, MessageKind, ROUNDS_OVER, flags};
@@ -167,6 +167,11 @@ messages! {
     ];
     /// Answer to a Look.
     Seen = Box<JobView>;
+    /// A launcher has seen the end of processes that it started.
+    Obituary = Obituary [
+        |it: &Obituary| it.launch == 0 => "it names no process",
+        |it: &Obituary| !it.is_line() => "its text is no short line",
+    ];
     }
 
     /// Acknowledgement and heartbeat, outside of the stream.

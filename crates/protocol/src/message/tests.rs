@@ -421,12 +421,19 @@ fn fields() -> Vec<Vec<u8>> {
         reads: true,
         address: "tcp/h:1".into(),
         features: 5,
+        cause: "ended by signal 9, said kvstore run".into(),
     };
     let terms = Some(limits().terms().into());
     let book = Book { epoch: 4, terms, features: 6, members: vec![member] };
     let spec = KeySpec { dtype: 2 | 32 << 8 | 1 << 16, shape: vec![3, 5], whole: false };
-    let hello =
-        Hello { workers: 2, servers: 1, book: book.clone(), features: 7, ..Hello::default() };
+    let hello = Hello {
+        workers: 2,
+        servers: 1,
+        book: book.clone(),
+        features: 7,
+        launch: 1 << 99,
+        ..Hello::default()
+    };
     let place = Placement { spec: spec.clone(), slice_bytes: 32, servers: vec![0, 1] };
     let failure = Failure::new(Reason::PeerLost, "worker 2 is lost");
     assert_eq!(Book::decode(&book.encode()), Some(book.clone()));
@@ -616,6 +623,7 @@ fn bytes_behind_the_fields_of_a_payload_are_those_of_a_later_release() {
         reads: false,
         address: "h:1".into(),
         features: 1,
+        cause: "gone".into(),
     };
     let book = Book { members: peers.map(member).into(), ..Book::default() };
     let mut bytes = Book::default().encode();

@@ -86,7 +86,8 @@ impl<D: Data> NodeRole<D> for Server<D> {
             let fails = self.workers.limits.on_loss == OnLoss::Fail;
             if member.state == MemberState::Lost && !member.reads && fails && self.broken.is_none()
             {
-                let text = format!("{} at {} is lost", member.peer, member.address);
+                let (peer, address, cause) = (member.peer, &member.address, member.cause());
+                let text = format!("{peer} at {address} is lost{cause}");
                 self.broken = Some(Failure::new(Reason::PeerLost, text));
             }
         }

@@ -48,7 +48,9 @@ impl Later {
         if !self.is(address) || !self.random.one_in(6) {
             return;
         }
-        let code = 33 + u8::try_from(self.random.below(31)).unwrap();
+        let is_unknown = |code: &u8| MessageKind::ALL.iter().all(|kind| kind.code() != *code);
+        let codes: Vec<u8> = (33..=63).filter(is_unknown).collect();
+        let code = codes[self.random.index(codes.len())];
         let mut message = Message::new(MessageKind::Unknown(code), vec![7; self.random.index(40)]);
         message.head.request = self.random.next();
         let peer = [Peer::SCHEDULER, Peer::server(0), Peer::worker(0)][self.random.index(3)];

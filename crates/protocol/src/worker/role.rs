@@ -107,7 +107,7 @@ impl<D: Data> NodeRole<D> for Worker<D> {
         for gone in book.members.iter().filter(|member| member.state != MemberState::Here) {
             let is_lost = gone.state == MemberState::Lost;
             let how = if is_lost { "is lost" } else { "has left, as the job is over" };
-            let text = format!("{} at {} {how}", gone.peer, gone.address);
+            let text = format!("{} at {} {how}{}", gone.peer, gone.address, gone.cause());
             let failure = Failure::new(Reason::PeerLost, text);
             match gone.peer.role {
                 Role::Server => {

@@ -39,6 +39,7 @@ impl Job {
             reads: false,
             address: peer.to_string(),
             features: 0,
+            cause: String::new(),
         };
         let members = (0..WORKERS).map(|rank| here(Peer::worker(rank)));
         let members = members.chain([here(Peer::server(0))]).collect();

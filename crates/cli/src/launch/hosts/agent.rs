@@ -242,6 +242,9 @@ impl Agent {
             self.left_over = Some(left_over);
         }
         for (process, ending) in ended {
+            if ending.is_failure() && self.children.lives_on(process) {
+                self.report(AgentReport::LivesOn(process));
+            }
             self.report(AgentReport::Ended(process, ending));
         }
     }

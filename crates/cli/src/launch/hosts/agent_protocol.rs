@@ -53,6 +53,8 @@ pub(crate) enum AgentReport {
     /// It could not be started: why, and the status by which shells report it.
     Failed(usize, String, u8),
     Ended(usize, ExitReason),
+    /// Descendants of it outlive it; sent before its end.
+    LivesOn(usize),
     /// Whether descendants of the processes are alive; sent before the last end.
     LeftOver(bool),
     /// The agent cannot work, and ends.
@@ -168,6 +170,7 @@ mod tests {
             arguments: vec![odd.clone()],
             environment: vec![("A".into(), Some("x\ny".into())), ("B".into(), None)],
             reads_input: false,
+            launch: None,
         };
         let start = StartRequest {
             version: "1".into(),

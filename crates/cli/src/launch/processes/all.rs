@@ -49,7 +49,11 @@ pub(crate) struct JobProcess {
     pub(crate) started: Instant,
     /// Why it could not be started.
     pub(crate) refusal: Option<String>,
+    /// The number by which the launcher announces its end.
+    launch: Option<String>,
     has_ended: bool,
+    /// Descendants on another machine outlive it.
+    lives_on: bool,
 }
 
 impl JobProcess {
@@ -107,10 +111,10 @@ impl Processes {
     ) -> Result<LabeledOutputs, Failure> {
         let mut sources = Vec::new();
         for process in processes {
-            let (name, member) = (process.name, self.members.len());
+            let member = self.members.len();
             let started = self.here.start(member, &process);
-            let (number, pair) = started.map_err(|failure| failure.of(name))?;
-            let label = self.add(name, None, Some(number));
+            let (number, pair) = started.map_err(|failure| failure.of(process.name))?;
+            let label = self.add(&process, None, Some(number));
             sources.extend(pair.map(|source| (label.clone(), source)));
         }
         Ok(sources)
@@ -126,7 +130,7 @@ impl Processes {
     ) -> anyhow::Result<LabeledOutputs> {
         let first = self.members.len();
         for process in &processes {
-            self.add(process.name, Some(host.to_owned()), None);
+            self.add(process, Some(host.to_owned()), None);
         }
         let start = StartRequest {
             version: kvstore::VERSION.to_owned(),
@@ -146,9 +150,17 @@ impl Processes {
         Ok(sources.into_iter().map(|(member, source)| (label(member), source)).collect())
     }
 
-    fn add(&mut self, name: ProcessName, host: Option<String>, number: Option<u32>) -> OutputLabel {
-        let started = Instant::now();
-        let member = JobProcess { name, host, number, started, refusal: None, has_ended: false };
+    fn add(&mut self, process: &Process, host: Option<String>, number: Option<u32>) -> OutputLabel {
+        let member = JobProcess {
+            name: process.name,
+            host,
+            number,
+            started: Instant::now(),
+            refusal: None,
+            launch: process.launch.clone(),
+            has_ended: false,
+            lives_on: false,
+        };
         let label = member.label();
         self.members.push(member);
         label
@@ -166,6 +178,7 @@ impl Processes {
             AgentReport::Started(member, _)
             | AgentReport::Failed(member, ..)
             | AgentReport::Ended(member, _)
+            | AgentReport::LivesOn(member)
                 if !remote.members.contains(&member) => {}
             AgentReport::Alive => {}
             AgentReport::Started(member, number) => {
@@ -179,6 +192,7 @@ impl Processes {
                 return Some(line);
             }
             AgentReport::Ended(member, ending) => self.end(member, ending),
+            AgentReport::LivesOn(member) => self.members[member].lives_on = true,
             AgentReport::LeftOver(left_over) => remote.left_over = Some(left_over),
             AgentReport::Useless(text) => {
                 let line = format!("{}: {text}", remote.host);
@@ -241,9 +255,17 @@ impl Processes {
             || self.here.have_left_over()
     }
 
-    /// Whether a descendant of this member is alive; unknown for one on another machine.
+    /// Whether a descendant of this member is alive, or was when it failed on another machine.
     pub(crate) fn lives_on(&self, member: usize) -> bool {
-        self.here.lives_on(member)
+        self.members[member].lives_on || self.here.lives_on(member)
+    }
+
+    /// The number of a member whose failure the scheduler is to know, as it has ended with all that it started.
+    pub(crate) fn launch_of_dead(&self, member: usize, ending: ExitReason) -> Option<&str> {
+        let launch = self.members[member].launch.as_deref()?;
+        // A lost connection to a host is no end of the processes there.
+        let is_end = ending.is_failure() && ending != ExitReason::Lost;
+        (is_end && !self.lives_on(member)).then_some(launch)
     }
 
     /// Makes the agents kill all remaining processes.

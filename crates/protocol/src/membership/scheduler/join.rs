@@ -48,6 +48,7 @@ impl<D: Data> Scheduler<D> {
                     reads: hello.reads,
                     address: hello.address.clone(),
                     features: hello.features,
+                    cause: String::new(),
                 });
                 self.book.members.sort_by_key(|member| member.peer);
                 self.book.check();
@@ -152,6 +153,9 @@ impl<D: Data> Scheduler<D> {
         let progress = self.progress.entry(peer).or_default();
         progress.arrived = progress.arrived.max(hello.arrived);
         progress.done |= hello.done;
+        if progress.launch == 0 {
+            progress.launch = hello.launch;
+        }
         if [Takeover::Learning, Takeover::Over].contains(&self.takeover) {
             progress.passed = progress.passed.max(hello.passed);
             progress.told = progress.told.max(hello.passed);

@@ -3,6 +3,7 @@
 
 mod isolation;
 mod join;
+mod obituaries;
 mod observers;
 mod refusals;
 mod suspicion;
@@ -42,6 +43,8 @@ pub(super) struct MemberProgress {
     pub(super) missing_at: Option<Time>,
     /// Address of the member in another member's book.
     pub(super) rumoured: Option<String>,
+    /// Number that its launcher gave to the process, by its hello.
+    pub(super) launch: u128,
 }
 
 /// The scheduler of one job. Its end is that of the job: all members have left, or it did not start, or the
@@ -132,6 +135,12 @@ impl<D: Data> Machine<D> for Scheduler<D> {
         if kind == MessageKind::Look {
             let handled = self.look(message, now);
             return self.net.note_handled(peer, kind, handled);
+        }
+        // A launcher knows the process by a secret of its own, and no job.
+        if kind == MessageKind::Obituary && message.head.sequence == 0 {
+            let handled = self.obituary(message);
+            self.net.note_handled(peer, kind, handled);
+            return self.settle();
         }
         if message.head.job != self.net.limits.job {
             self.net.note_drop(peer, kind, DropReason::OtherJob);
@@ -318,6 +327,7 @@ impl<D: Data> Scheduler<D> {
     fn note_loss(&mut self, known: &Standing) {
         let heard = self.net.heard_at(known.peer);
         let reason = match heard.map(|at| self.net.last_now().saturating_sub(at)) {
+            _ if !known.cause.is_empty() => known.cause.clone(),
             None => "it did not introduce itself to this scheduler".into(),
             Some(silent) if silent < self.net.limits.heartbeat() * 2 => {
                 "its connection has ended, or another member does not hear it".into()
@@ -375,10 +385,11 @@ impl<D: Data> Scheduler<D> {
 
     pub(super) fn evict(&mut self, peer: Peer, incarnation: u64, address: &str) {
         self.net.note(PeerEvent::Evicted(peer, address.into()));
-        let text = format!(
-            "{peer} at {address} was not heard for {} ms, and the job declared it lost",
-            self.net.limits.peer_timeout / MS
-        );
+        let cause = self.book.find(peer).map(|member| member.cause.clone());
+        let cause = cause.filter(|cause| !cause.is_empty()).unwrap_or_else(|| {
+            format!("was not heard for {} ms", self.net.limits.peer_timeout / MS)
+        });
+        let text = format!("{peer} at {address} {cause}, and the job declared it lost");
         let failure = Failure::new(Reason::Evicted, text);
         self.net.cast(address, incarnation, Evicted { failure }.into());
     }

@@ -52,6 +52,7 @@ impl<D: Data> Scheduler<D> {
             };
             if ours.state == MemberState::Here {
                 ours.state = gone.state;
+                ours.cause.clone_from(&gone.cause);
                 news = true;
                 if let Some(progress) = self.progress.get_mut(&gone.peer) {
                     progress.missing_at = None;

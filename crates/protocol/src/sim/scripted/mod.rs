@@ -16,10 +16,10 @@ use super::Bytes;
 use super::cluster::SCHEDULER;
 use super::model::Model;
 use super::program::F32;
-use crate::job::{Failure, Limits, MS, Role, Time};
+use crate::job::{Failure, Limits, MS, NO_RANK, Role, Time};
 use crate::machine::Machine as _;
 use crate::membership::Scheduler;
-use crate::message::KeySpec;
+use crate::message::{Header, KeySpec, Message, Obituary};
 use crate::node::NodeStart;
 use crate::peers::OutgoingFrame;
 use crate::testing::AnyNode;
@@ -45,6 +45,11 @@ struct Job {
     /// Stopped processes; frames to them are queued.
     stopped: BTreeSet<Arc<str>>,
     waiting: Vec<OutgoingFrame<Bytes>>,
+}
+
+/// The number that the launcher of a process gives to it: the end of its address.
+fn launch_of(address: &str) -> u128 {
+    address.bytes().fold(0, |number, byte| number << 8 | u128::from(byte))
 }
 
 impl Job {
@@ -94,11 +99,25 @@ impl Job {
         let incarnation = self.now + 1 + self.nodes.len() as u64;
         let birth = NodeStart { rank, incarnation, address, scheduler: "scheduler" };
         let mut node = AnyNode::new(role, limits.clone(), &birth, self.now);
+        match &mut node {
+            AnyNode::Worker(node) => node.set_launch(launch_of(address)),
+            AnyNode::Server(node) => node.set_launch(launch_of(address)),
+        }
         if let (AnyNode::Worker(node), true) = (&mut node, reads) {
             node.only_read();
         }
         node.tick(self.now);
         self.nodes.insert(address.into(), node);
+        self.settle();
+    }
+
+    /// A launcher says that the process that it started at an address has ended.
+    fn obituary(&mut self, address: &str, how: &str) {
+        let word = Obituary { launch: launch_of(address), how: how.into() };
+        let mut message = Message::from(word);
+        let head = Header { role: Role::Worker, rank: NO_RANK, ..message.head };
+        message.head = Header { incarnation: 99, ..head };
+        self.scheduler.receive(message, self.now);
         self.settle();
     }
 

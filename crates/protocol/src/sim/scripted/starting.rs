@@ -341,3 +341,15 @@ fn terms_of_a_later_release_are_compared_and_passed_on() {
     // One that has a name of its own, and lacks the other, differs in nothing.
     assert_eq!(hello(1, &[("grace_ms", "9")]).head.kind, MessageKind::Book);
 }
+
+#[test]
+fn a_scheduler_that_is_started_again_takes_the_word_of_a_launcher() {
+    let limits = limits();
+    let mut job = Job::started(&limits);
+    start_scheduler_again(&mut job, &limits);
+    miss_scheduler(&mut job, &["worker-0", "worker-1", "server-0"]);
+    job.pass(1_000 * MS);
+    job.obituary("worker-1", "ended by signal 9");
+    let text = job.push(0, 7, 8).unwrap_err().to_string();
+    assert!(text.ends_with("worker 1 at worker-1 is lost: ended by signal 9"), "{text}");
+}
