@@ -44,7 +44,7 @@ fn all_arrives_sealed_where_the_caller_asks_for_it_and_plain_where_neither_does(
             assert!(heard == from(&format!("server.0@{}", server.address()), own));
         }
         assert_eq!(all_are_sealed(&worker, server.address()), calls);
-        assert_eq!(all_are_sealed(&server, worker.endpoint.name.as_str()), calls);
+        assert_eq!(all_are_sealed(&server, worker.address()), calls);
     }
 }
 
