@@ -71,7 +71,7 @@ pub(crate) struct DoctorContext {
 }
 
 /// All options: a process fails when it starts if the value of any does not fit.
-pub(super) const NAMES: [&str; 38] = [
+pub(super) const NAMES: [&str; 39] = [
     "root",
     "role",
     "rank",
