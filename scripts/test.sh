@@ -292,6 +292,8 @@ suite_long() {
   export KV_TEST_OPERATIONS=10000000 LOOM_MAX_PREEMPTIONS=4
   export KV_SIM_SEEDS=1000000 KV_SIM_FIRST=9000000000 KV_TEST_SEEDS=20000
   run "cargo test, long" count_cargo cargo test --release --no-fail-fast
+  run "jobs of many processes, and over long links" count_cargo \
+    cargo test --release -p libkvstore-cli --no-fail-fast --test processes -- --ignored
   run "simulator, other seeds" count_cargo env KV_SIM_FIRST=7000000000 \
     cargo test --release -p libkvstore-protocol sim::tests
   suite_loom

@@ -108,7 +108,7 @@ struct Core<M> {
     machine: Option<M>,
     /// When the timer is due.
     wake: Time,
-    /// Whether the job has started, and whether it has ended, as last signalled to waiting threads.
+    /// Whether the machine is ready, and whether the job has ended, as last signalled to waiting threads.
     told: (bool, bool),
     stopped: bool,
 }
@@ -225,7 +225,7 @@ impl<H: DriverHost> Driver<H> {
         self.host.collect(machine, todo);
         self.outbox.post(machine.send(now), &mut ways);
         let wake = machine.wake_at();
-        let told = (machine.has_started(), machine.end().is_some());
+        let told = (machine.is_ready(), machine.end().is_some());
         *news = Some((machine.me(), machine.news()));
         if wake < core_now.wake || told != core_now.told {
             core_now.wake = core_now.wake.min(wake);

@@ -38,7 +38,7 @@ use crate::local::table::Slot;
 use crate::local::ticket::{OperationLabel, Tickets};
 use crate::local::{Local, LocalOperation, poisoned};
 use crate::role::Role;
-use crate::runtime::{Bytes, Driver, member};
+use crate::runtime::{Bytes, Driver};
 use crate::search;
 use crate::sys::sync::Mutex;
 use crate::tensor::{Buffer, DType};
@@ -76,7 +76,7 @@ pub(crate) struct WorkerStore {
 }
 
 impl WorkerStore {
-    /// Joins the job; returns when all processes have joined.
+    /// Joins the job; returns when all processes have joined, and a frame of each server has arrived.
     pub(crate) fn open(
         local: &Arc<Local>,
         job: &JobConfig,
@@ -105,7 +105,7 @@ impl WorkerStore {
         // No deadline: the machine has the timeout of the start.
         let started = driver.wait(None, |machine| match machine.end() {
             Some(Err(failure)) => Some(Err(failure.clone())),
-            _ => member(machine).map(Ok),
+            _ => machine.is_ready().then(|| Ok(machine.me())),
         });
         if let Some(bug) = driver.bug() {
             return Err(bug.at("create"));

@@ -31,6 +31,12 @@ pub trait Machine<D> {
     /// Whether the job has started: all members have joined.
     fn has_started(&self) -> bool;
 
+    /// Whether the job has started and, on a worker, a frame of each server has arrived: calls cannot fail for
+    /// want of a connection then.
+    fn is_ready(&self) -> bool {
+        self.has_started()
+    }
+
     /// Result of the job for this process, once it has ended. A node sends nothing after it.
     fn end(&self) -> Option<&Result<(), Failure>>;
 

@@ -59,6 +59,8 @@ pub struct Node<D, R> {
     transports: TransportsByAddress,
     /// Memory of received bundles, for the driver.
     bundles: Vec<Arc<BundleParts<D>>>,
+    /// A frame of each server has arrived, on a worker: then the first contact is made.
+    met: bool,
 }
 
 #[expect(private_bounds, reason = "only the worker and the server of this crate are roles")]
@@ -80,6 +82,7 @@ impl<D: Data, R: NodeRole<D>> Node<D, R> {
             compare_at: Time::MAX,
             transports: TransportsByAddress::new(),
             bundles: Vec::new(),
+            met: R::ROLE != Role::Worker,
         }
     }
 
@@ -87,6 +90,25 @@ impl<D: Data, R: NodeRole<D>> Node<D, R> {
     /// Called before the first [`tick`](Self::tick).
     pub fn set_launch(&mut self, launch: u128) {
         self.client.set_launch(launch);
+    }
+
+    /// Servers of which no frame has arrived yet.
+    fn unmet(&self) -> impl Iterator<Item = &Standing> {
+        let is_unmet = |member: &&Standing| {
+            member.peer.role == Role::Server
+                && member.state == MemberState::Here
+                && !self.net.has_heard(member.peer, member.incarnation)
+        };
+        self.client.book().members.iter().filter(is_unmet)
+    }
+
+    /// A peer is silent: it is suspected, or was never reached.
+    fn miss_peer(&mut self, peer: Peer) {
+        let unmet = if self.met { None } else { self.unmet().find(|it| it.peer == peer).cloned() };
+        match unmet {
+            Some(server) => self.client.unreached(self.net.me, &server, &self.net.limits),
+            None => self.suspect(peer),
+        }
     }
 
     /// A process that is evicted although it lives, and whose frames were not acknowledged, may be behind a
@@ -268,6 +290,9 @@ impl<D: Data, R: NodeRole<D>> Node<D, R> {
         if self.part.has_ended() {
             self.end.get_or_insert(Ok(()));
         }
+        if !self.met {
+            self.met = self.client.has_started() && self.unmet().next().is_none();
+        }
     }
 
     fn event(&mut self, event: ClientEvent, now: Time) {
@@ -312,6 +337,7 @@ impl<D: Data, R: NodeRole<D>> Node<D, R> {
             match member.state {
                 MemberState::Here if !linked && !member.address.is_empty() => {
                     self.net.connect(member.peer, member.incarnation, &member.address, now);
+                    self.net.introduce(member.peer, now);
                     if member.reads {
                         self.net.only_reads(member.peer);
                     }
@@ -378,6 +404,10 @@ impl<D: Data, R: NodeRole<D>> Machine<D> for Node<D, R> {
 
     fn has_started(&self) -> bool {
         self.client.has_started()
+    }
+
+    fn is_ready(&self) -> bool {
+        self.client.has_started() && self.met
     }
 
     fn end(&self) -> Option<&Result<(), Failure>> {
@@ -474,7 +504,7 @@ impl<D: Data, R: NodeRole<D>> Machine<D> for Node<D, R> {
             let state = self.client.book().find(peer).map(|member| member.state);
             match (peer, state) {
                 (Peer::SCHEDULER, _) => self.client.miss(now),
-                (_, Some(MemberState::Here)) => self.suspect(peer),
+                (_, Some(MemberState::Here)) => self.miss_peer(peer),
                 _ => self.net.disconnect(peer),
             }
         }

@@ -169,6 +169,13 @@ impl<D: Data> Peers<D> {
         self.lines.insert(peer, PeerStream { address, link, reads: false, features: 0 });
     }
 
+    /// Has a frame sent to a peer at once: its connection is made then, and it answers.
+    pub(super) fn introduce(&mut self, peer: Peer, now: Time) {
+        if let Some(line) = self.lines.get_mut(&peer) {
+            line.link.introduce(now);
+        }
+    }
+
     /// Marks a linked peer as a reader.
     pub(super) fn only_reads(&mut self, peer: Peer) {
         if let Some(line) = self.lines.get_mut(&peer) {

@@ -155,8 +155,12 @@ impl<D: Data> ReliableStream<D> {
         limits: &Limits,
         room: usize,
     ) -> Received<D> {
+        let is_first = !self.was_heard;
         self.hear(now);
         let (acknowledgement, sequence) = (message.head.ack, message.head.sequence);
+        if is_first && sequence == 0 {
+            self.introduce(now);
+        }
         let is_sent = acknowledgement < self.next_sequence();
         let delivered =
             if is_sent { self.acknowledge(acknowledgement, now, limits) } else { Vec::new() };
@@ -354,6 +358,11 @@ impl<D: Data> ReliableStream<D> {
         if !self.flight.is_empty() {
             self.due = now;
         }
+        self.ack_at = Some(now);
+    }
+
+    /// Sends a frame at once: the first one, or the answer to that of the peer.
+    pub(super) fn introduce(&mut self, now: Time) {
         self.ack_at = Some(now);
     }
 

@@ -32,6 +32,7 @@ mod kills;
 mod launcher;
 mod limits;
 mod listeners;
+mod long_links;
 mod looks;
 mod memory;
 mod metrics;

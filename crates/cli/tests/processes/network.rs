@@ -13,7 +13,11 @@ use super::program::{COUNT, PAUSE_MS, ROUNDS};
 const INSIDE: &str = "KV_TEST_NETWORK";
 
 /// Runs a test of this module again where it may change the network; true in there.
-#[allow(clippy::print_stderr, reason = "a test that is left out says so")]
+#[allow(
+    clippy::print_stderr,
+    clippy::print_stdout,
+    reason = "a test says what it has measured or left out"
+)]
 pub fn is_inside(name: &str) -> bool {
     if std::env::var_os(INSIDE).is_some() {
         return true;
@@ -24,9 +28,11 @@ pub fn is_inside(name: &str) -> bool {
     }
     let _turn = Turn::take();
     let mut test = network::inside();
-    let output = test.args(["--exact", name, "--nocapture"]).env(INSIDE, "1").output().unwrap();
+    test.args(["--exact", name, "--nocapture", "--include-ignored"]).env(INSIDE, "1");
+    let output = test.output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{name}:\n{text}");
+    println!("{text}");
     false
 }
 

@@ -307,6 +307,17 @@ impl Client {
         }
     }
 
+    /// The first contact with a server has not come about in the time of the start.
+    pub(crate) fn unreached(&mut self, me: Peer, server: &Standing, limits: &Limits) {
+        let text = format!(
+            "{me}: {} at {} was not reached within {} ms: no frame of it has arrived",
+            server.peer,
+            server.address,
+            limits.start_timeout / MS
+        );
+        self.end(ClientEvent::Fatal(Failure::new(Reason::Timeout, text)));
+    }
+
     /// A process that this one needs rejects its connections.
     pub(crate) fn refused(&mut self, text: String) {
         self.end(ClientEvent::Fatal(Failure::new(Reason::Refused, text)));

@@ -353,3 +353,41 @@ fn a_scheduler_that_is_started_again_takes_the_word_of_a_launcher() {
     let text = job.push(0, 7, 8).unwrap_err().to_string();
     assert!(text.ends_with("worker 1 at worker-1 is lost: ended by signal 9"), "{text}");
 }
+
+/// Round trips may take seconds, and packets may be lost.
+#[test]
+fn a_worker_is_ready_when_a_frame_of_each_server_has_arrived() {
+    let limits = Limits { servers: 2, ..limits() };
+    let mut job = Job::new(&limits);
+    job.cuts.insert(("server-1".into(), "worker-0".into()));
+    (0..2).for_each(|rank| job.join(&limits, Role::Worker, rank));
+    (0..2).for_each(|rank| job.join(&limits, Role::Server, rank));
+    let ready = |job: &Job| job.nodes.values().map(|node| node.is_ready()).collect::<Vec<_>>();
+    assert!(job.nodes.values().all(|node| node.has_started()));
+    // In the order of their names: servers, workers.
+    assert_eq!(ready(&job), [true, true, false, true]);
+    job.pass(limits.start_timeout - 1_000 * MS);
+    assert_eq!(ready(&job), [true, true, false, true]);
+    job.cuts.clear();
+    job.pass(limits.peer_timeout / 8);
+    assert_eq!(ready(&job), [true; 4]);
+    job.init_all(2, 7, 64);
+}
+
+#[test]
+fn a_server_that_is_not_reached_in_the_time_of_the_start_is_named() {
+    let limits = Limits { servers: 2, ..limits() };
+    let mut job = Job::new(&limits);
+    job.cuts.insert(("server-1".into(), "worker-0".into()));
+    (0..2).for_each(|rank| job.join(&limits, Role::Worker, rank));
+    (0..2).for_each(|rank| job.join(&limits, Role::Server, rank));
+    job.pass(limits.start_timeout - 10 * MS);
+    assert_eq!(job.nodes["worker-0"].end(), None);
+    job.pass(1_000 * MS);
+    let end = job.end_of("worker-0");
+    assert_eq!(end.reason, Reason::Timeout);
+    assert_eq!(
+        end.to_string(),
+        "worker 0: server 1 at server-1 was not reached within 60000 ms: no frame of it has arrived"
+    );
+}
