@@ -1,6 +1,7 @@
 //! Strangers that hold connections whose greeting does not end: a job with credentials starts in time, and
 //! one that runs goes on.
 #![allow(unsafe_code, reason = "connections from a chosen address")]
+#![allow(clippy::print_stdout, reason = "a test prints what it has measured")]
 
 use std::fs;
 use std::io::{self, ErrorKind, Write};
@@ -16,7 +17,7 @@ use super::common::wait::free_address;
 use super::forged::{Access, with_both};
 use super::greeting::Call;
 use super::hostile::{job, survives};
-use super::job::{Job, LIMIT, Running, amount, soon};
+use super::job::{End, Job, LIMIT, MARGIN, Running, amount, soon};
 use super::program::ROUNDS;
 
 /// From another address than the job's, and from the job's own.
@@ -25,6 +26,8 @@ const SOURCES: [Ipv4Addr; 2] = [Ipv4Addr::new(127, 0, 0, 2), Ipv4Addr::LOCALHOST
 const HELD: usize = 1_100;
 /// Within this a job starts meanwhile.
 const START: Duration = Duration::from_secs(10);
+/// The pause of a worker after each round of `survives`.
+const TRAINING_PAUSE: Duration = Duration::from_millis(20);
 /// How often a byte follows on each connection, and how often those that have ended are made again.
 const DRIP: Duration = Duration::from_millis(500);
 /// How long a stranger waits for a connection: the queue of a listener may be full.
@@ -154,15 +157,18 @@ fn starts(access: &Access, source: Ipv4Addr, files: Option<usize>) {
     }
     let mut all = vec![access.give(&job, "scheduler").start_scheduler()];
     let at = [job.root.clone(), bind.clone()];
-    let flood = Flood::begin(source, &at, HELD, words(access));
-    assert!(soon(LIMIT, || flood.most() >= HELD), "{} connections", flood.most());
+    let held = held(at.len());
+    let flood = Flood::begin(source, &at, held, words(access));
+    assert!(soon(LIMIT, || flood.most() >= held * 9 / 10), "{} connections", flood.most());
     let start = Instant::now();
     all.push(access.give(&job, "server").with("bind", &bind).start_server(0));
     assert!(soon(LIMIT, || flood.most() >= 2 * HELD), "{} connections", flood.most());
     all.extend([0, 1].map(|rank| access.give(&workers, "worker").start_worker(rank)));
     let mut running = Running { all, job };
     running.hear("sum 1 ");
-    assert!(start.elapsed() < START, "{source}: started after {:?}", start.elapsed());
+    let (most, took) = (flood.most(), start.elapsed());
+    println!("{source}, at most {most} connections: started after {took:?}");
+    assert!(took < START, "{source}: started after {took:?}");
     running.end_well();
 }
 
@@ -183,6 +189,22 @@ fn a_job_whose_processes_may_open_few_files_starts_meanwhile() {
     });
 }
 
+/// How many connections a stranger holds at each of some listeners: in the long suite 15,000 in all, if this
+/// process may open so many.
+fn held(listeners: usize) -> usize {
+    amount(HELD, 7_500).min((files() - 500) / listeners)
+}
+
+/// The middle one of the times between the rounds of a worker in a span of time, without the pause that it makes.
+fn median_round(end: &End, from: Instant, until: Instant) -> Duration {
+    let rounds = end.lines.iter().filter(|it| it.text.starts_with("sum "));
+    let times: Vec<_> = rounds.map(|it| it.at).filter(|at| (from..until).contains(at)).collect();
+    let mut rounds: Vec<_> = times.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    rounds.sort();
+    assert!(rounds.len() > 10, "{} rounds", rounds.len());
+    rounds[rounds.len() / 2].saturating_sub(TRAINING_PAUSE)
+}
+
 /// How many files this process may open.
 fn files() -> usize {
     let limits = fs::read_to_string("/proc/self/limits").unwrap();
@@ -194,15 +216,23 @@ fn files() -> usize {
 fn a_job_goes_on_while_a_stranger_holds_half_greetings() {
     with_both("half-running", |access| {
         for source in SOURCES {
-            let job = job().told(ROUNDS, amount(300, 1_500));
+            let job = job().told(ROUNDS, amount(500, 1_500));
             let give = |job: &Job, role: &str| access.give(job, role);
-            survives("half greetings", &job, give, |_, at| {
-                // In the long suite 15,000 in all, if this process may open so many.
-                let each = amount(HELD, 7_500).min((files() - 500) / at.len());
-                let flood = Flood::begin(source, at, each, words(access));
+            let mut moments = [Instant::now(); 4];
+            let ends = survives("half greetings", &job, give, |_, at| {
+                moments[0] = Instant::now();
+                thread::sleep(Duration::from_secs(2));
+                moments[1] = Instant::now();
+                let flood = Flood::begin(source, at, held(at.len()), words(access));
                 assert!(soon(LIMIT, || flood.most() >= HELD), "{} connections", flood.most());
+                moments[2] = Instant::now();
                 thread::sleep(Duration::from_secs(3));
+                moments[3] = Instant::now();
             });
+            let [before, during] =
+                [0, 2].map(|at| median_round(&ends[0], moments[at], moments[at + 1]));
+            println!("{source}: the median round takes {before:?}, and {during:?} meanwhile");
+            assert!(during < 4 * before + MARGIN / 40, "{before:?}, then {during:?}");
         }
     });
 }

@@ -63,7 +63,7 @@ pub fn survives(
     job: &Job,
     give: impl Fn(&Job, &str) -> Job,
     attack: impl FnOnce(&Job, &[String]),
-) {
+) -> Vec<End> {
     let job = job.clone().told(PAUSE_MS, 20).told(COUNT, 50_000);
     let bind = free_address();
     let mut running = start(&job, |job, role| {
@@ -102,6 +102,7 @@ pub fn survives(
     let ends = running.end_well();
     let pause = ends.iter().map(longest_pause).max().unwrap();
     assert!(pause < PAUSE + MARGIN / 2, "{name}: no round for {pause:?}");
+    ends
 }
 
 /// No process has a credential.

@@ -34,6 +34,7 @@ mod limits;
 mod listeners;
 mod long_links;
 mod looks;
+mod many;
 mod memory;
 mod metrics;
 mod network;
