@@ -18,6 +18,7 @@ mod image;
 mod opener;
 mod record;
 mod sealer;
+mod secret;
 #[cfg(test)]
 mod tests;
 mod token_keys;

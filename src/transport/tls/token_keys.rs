@@ -1,23 +1,17 @@
 //! Traffic keys of a connection whose greeting was proven by a token: the key schedule of TLS 1.3 (RFC 8446,
 //! section 7.1) for a pre-shared key with a Diffie-Hellman agreement, over the messages of the greeting.
 
-use ring::aead::AES_128_GCM;
 use ring::agreement::{EphemeralPrivateKey, UnparsedPublicKey, X25519, agree_ephemeral};
 use ring::digest::{SHA256, digest};
-use ring::hkdf::{HKDF_SHA256, KeyType, Prk, Salt};
+use ring::hkdf::{HKDF_SHA256, Salt};
 use ring::rand::SystemRandom;
 
 use super::error::TlsError;
 use super::opener::Opener;
-use super::record::RecordKey;
 use super::sealer::Sealer;
+use super::secret::{HASH, Secret, derive};
 use super::traffic_keys::{KeySchedule, TrafficKeys};
 
-/// Length of hashes, and so of secrets.
-const HASH: usize = 32;
-/// Lengths of the key of AES-128-GCM, and of its nonce.
-const KEY: usize = 16;
-const NONCE: usize = 12;
 /// Maximum number of records under one key: RFC 8446, section 5.5, for AES-GCM, rounded down as in rustls.
 const MOST_RECORDS: u64 = 1 << 24;
 
@@ -27,17 +21,6 @@ pub(in crate::transport) const SHARE: usize = 32;
 pub(in crate::transport) type PublicShare = [u8; SHARE];
 /// What seals, and what opens, the records of one side.
 pub(in crate::transport) type RecordHalves = (Sealer, Opener);
-
-/// A traffic secret; wiped when it is dropped.
-pub(super) struct Secret([u8; HASH]);
-
-impl Drop for Secret {
-    fn drop(&mut self) {
-        self.0.fill(0);
-        // The compiler must not leave the writes out.
-        std::hint::black_box(&self.0);
-    }
-}
 
 /// The key pair of one side for one connection. Also called: key share, ephemeral key.
 pub(in crate::transport) struct KeyShare {
@@ -98,56 +81,6 @@ fn traffic_secrets(key: &[u8], shared: &[u8], words: &[u8]) -> Result<[Secret; 2
         derive(&master, "c ap traffic", words.as_ref())?,
         derive(&master, "s ap traffic", words.as_ref())?,
     ])
-}
-
-impl Secret {
-    fn prk(&self) -> Prk {
-        Prk::new_less_safe(HKDF_SHA256, &self.0)
-    }
-
-    /// The key that belongs to the secret (section 7.3), for its first record.
-    pub(super) fn record_key(&self) -> Result<RecordKey, TlsError> {
-        let (mut key, mut iv) = ([0; KEY], [0; NONCE]);
-        expand(&self.prk(), "key", &[], &mut key)?;
-        expand(&self.prk(), "iv", &[], &mut iv)?;
-        let made = RecordKey::of(&AES_128_GCM, &key, &iv, 0);
-        key.fill(0);
-        std::hint::black_box(&key);
-        made
-    }
-
-    /// The secret after a key update (section 7.2).
-    pub(super) fn next(&self) -> Result<Self, TlsError> {
-        derive(&self.prk(), "traffic upd", &[])
-    }
-}
-
-fn derive(secret: &Prk, label: &str, context: &[u8]) -> Result<Secret, TlsError> {
-    let mut out = Secret([0; HASH]);
-    expand(secret, label, context, &mut out.0)?;
-    Ok(out)
-}
-
-/// Length of a derived secret.
-struct Length(usize);
-
-impl KeyType for Length {
-    fn len(&self) -> usize {
-        self.0
-    }
-}
-
-/// HKDF-Expand-Label.
-fn expand(secret: &Prk, label: &str, context: &[u8], out: &mut [u8]) -> Result<(), TlsError> {
-    const PREFIX: &str = "tls13 ";
-    let byte = |len: usize| u8::try_from(len).unwrap_or(u8::MAX);
-    let lengths = [0, byte(out.len()), byte(PREFIX.len() + label.len())];
-    let context_len = [byte(context.len())];
-    let info = [&lengths[..], PREFIX.as_bytes(), label.as_bytes(), &context_len, context];
-    secret
-        .expand(&info, Length(out.len()))
-        .and_then(|derived| derived.fill(out))
-        .map_err(|_| TlsError::Misuse("a key cannot be derived"))
 }
 
 #[cfg(test)]

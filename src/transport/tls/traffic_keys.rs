@@ -7,7 +7,7 @@ use rustls::server::ServerConnectionData;
 
 use super::error::TlsError;
 use super::record::RecordKey;
-use super::token_keys::Secret;
+use super::secret::Secret;
 use crate::sys::sync::{AtomicBool, Mutex, Ordering};
 
 /// Derives the next key of each direction. Locked at key updates only.
