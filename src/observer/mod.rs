@@ -3,7 +3,7 @@
 
 mod compose;
 mod echo;
-mod obituary;
+mod exit_notice;
 #[cfg(test)]
 pub(crate) mod sample;
 #[cfg(test)]

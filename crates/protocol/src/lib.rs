@@ -190,10 +190,9 @@ pub use job::{
 pub use machine::Machine;
 pub use membership::{AdmissionError, AuthenticatedPeer, Scheduler, is_at};
 pub use message::{
-    BadFrame, Body, BundleEntry, BundleParts, HEADER, Header, JobView, KeySpec, Look,
-    MOST_EXTENSIONS, MemberReport, MemberState, Message, MessageKind, Obituary, PartialFrame,
-    Placement, SliceName, VERSION, VerifiedFrame, copy, is_echo, read_table, write, write_front,
-    write_parts,
+    BadFrame, Body, BundleEntry, BundleParts, ExitNotice, HEADER, Header, JobView, KeySpec, Look,
+    MOST_EXTENSIONS, MemberReport, MemberState, Message, MessageKind, PartialFrame, Placement,
+    SliceName, VERSION, VerifiedFrame, copy, is_echo, read_table, write, write_front, write_parts,
 };
 pub use node::{Node, NodeStart};
 pub use peers::{OutgoingFrame, PeerEvent, TracedMessage};

@@ -24,7 +24,7 @@ use crate::launch::hosts::placement::ProcessPlacement;
 use crate::launch::plan::LaunchPlan;
 use crate::launch::processes::all::{JobProcess, LabeledOutputs, Processes};
 use crate::launch::processes::attendance::{self, AttendanceResult, JoinMonitor};
-use crate::launch::processes::obituaries::Obituaries;
+use crate::launch::processes::exit_notices::ExitNotices;
 use crate::launch::processes::output::{self, OutputLabel};
 use crate::launch::processes::signals;
 use crate::launch::state::{EndPolicy, JobState};
@@ -184,7 +184,7 @@ impl LaunchContext<'_> {
     fn supervise(&self, job: &mut JobState, crew: &mut Processes) {
         let tell = Box::new(self.sink(LaunchEvent::Attendance));
         let mut attendance = JoinMonitor::new(self.target.clone(), Instant::now(), tell);
-        let mut obituaries = Obituaries::new(self.plan.target());
+        let mut exit_notices = ExitNotices::new(self.plan.target());
         loop {
             let now = Instant::now();
             for (member, ending) in crew.newly_ended() {
@@ -192,7 +192,7 @@ impl LaunchContext<'_> {
                     && crew.members[member].name.role != Role::Scheduler
                     && let Some(launch) = crew.launch_of_dead(member, ending)
                 {
-                    obituaries.tell(launch, ending);
+                    exit_notices.tell(launch, ending);
                 }
                 job.ended(member, ending, now);
                 if !ending.is_failure() && crew.members[member].name.role == Role::Worker {

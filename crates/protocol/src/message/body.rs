@@ -222,20 +222,20 @@ impl Field for Hello {
     }
 }
 
-/// Word of a launcher (also: obituary) that all processes to which it gave a number have ended. The number is
+/// Word of a launcher (also: exit notification) that all processes to which it gave a number have ended. The number is
 /// a secret of the launcher, the processes and the scheduler, so no other member can send it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Obituary {
+pub struct ExitNotice {
     /// The number, not 0.
     pub launch: u128,
     /// How they ended, as in `ended by signal 9, said kvstore run`: at most 128 bytes of a line.
     pub how: String,
 }
 
-/// Maximum length of the text of an obituary, in bytes: the book repeats it to all members.
+/// Maximum length of the text of an exit notice, in bytes: the book repeats it to all members.
 const MOST_HOW: usize = 128;
 
-impl Obituary {
+impl ExitNotice {
     /// Fields of the message.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
@@ -248,7 +248,7 @@ impl Obituary {
     }
 }
 
-record!(Obituary: 18 { launch, how });
+record!(ExitNotice: 18 { launch, how });
 
 /// Dtype and shape of a key.
 #[derive(Debug, Clone, PartialEq, Eq)]

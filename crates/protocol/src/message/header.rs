@@ -144,7 +144,7 @@ kinds! {
     /// Small messages of a stream in one frame.
     Bundle = 32,
     /// A launcher has seen the end of processes that it started.
-    Obituary = 44,
+    ExitNotice = 44,
 }
 
 impl MessageKind {

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use super::body::{Book, Decision, Hello, Obituary, Placement, Proposal, SliceName};
+use super::body::{Book, Decision, ExitNotice, Hello, Placement, Proposal, SliceName};
 use super::bundle::BundleParts;
 use super::facts::{JobView, Look};
 use super::header::{COLLECTIVE, Header, MessageKind, ROUNDS_OVER, flags};
@@ -168,9 +168,9 @@ messages! {
     /// Answer to a Look.
     Seen = Box<JobView>;
     /// A launcher has seen the end of processes that it started.
-    Obituary = Obituary [
-        |it: &Obituary| it.launch == 0 => "it names no process",
-        |it: &Obituary| !it.is_line() => "its text is no short line",
+    ExitNotice = ExitNotice [
+        |it: &ExitNotice| it.launch == 0 => "it names no process",
+        |it: &ExitNotice| !it.is_line() => "its text is no short line",
     ];
     }
 

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use super::job::Data;
 
 pub(crate) use body::{Book, Decision, FEATURES, Hello, Proposal, Standing, failed, range};
-pub use body::{KeySpec, MemberState, Obituary, Placement, SliceName};
+pub use body::{ExitNotice, KeySpec, MemberState, Placement, SliceName};
 pub use bundle::{BundleEntry, BundleParts, read_table, write_parts};
 pub(crate) use bundle::{MOST_BYTES, MOST_PARTS, SpareBundles};
 pub(crate) use facts::echo_of;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::Body;
-use super::body::{Book, Decision, Hello, Obituary, Placement, Proposal, failed};
+use super::body::{Book, Decision, ExitNotice, Hello, Placement, Proposal, failed};
 use super::bundle::BundleParts;
 use super::facts::{JobView, Look, MOST_REPORT};
 use super::fields::Field;
@@ -99,7 +99,7 @@ fields! {
     Box<JobView>: "its state of the job cannot be read", Field::decode, Field::encode;
     Placement: "its placement cannot be read, or does not make up the key",
         Placement::decode, Placement::encode;
-    Obituary: "its word on an end cannot be read", Field::decode, Obituary::encode;
+    ExitNotice: "its word on an end cannot be read", Field::decode, ExitNotice::encode;
     (Peer, u64): "the accused member cannot be read", Field::decode, Field::encode;
     Vec<Peer>: "its list of members cannot be read", Field::decode, Field::encode;
 }

@@ -3,9 +3,9 @@
 
 pub(crate) mod all;
 pub(crate) mod attendance;
+pub(crate) mod exit_notices;
 pub(crate) mod input;
 pub(crate) mod local;
-pub(crate) mod obituaries;
 pub(crate) mod output;
 pub(crate) mod reaper;
 pub(crate) mod signals;

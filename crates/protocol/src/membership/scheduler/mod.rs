@@ -1,9 +1,9 @@
 //! The scheduler (also: coordinator, rendezvous, failure detector): it assigns ranks, detects losses, and
 //! keeps barriers. It is not on the data path, and a restarted one learns its state from the members.
 
+mod exit_notices;
 mod isolation;
 mod join;
-mod obituaries;
 mod observers;
 mod refusals;
 mod suspicion;
@@ -137,8 +137,8 @@ impl<D: Data> Machine<D> for Scheduler<D> {
             return self.net.note_handled(peer, kind, handled);
         }
         // A launcher knows the process by a secret of its own, and no job.
-        if kind == MessageKind::Obituary && message.head.sequence == 0 {
-            let handled = self.obituary(message);
+        if kind == MessageKind::ExitNotice && message.head.sequence == 0 {
+            let handled = self.exit_notice(message);
             self.net.note_handled(peer, kind, handled);
             return self.settle();
         }

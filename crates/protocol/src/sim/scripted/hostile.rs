@@ -12,8 +12,8 @@ use crate::message::kinds::{
     Report, Restore, Setting, Suspect, TOO_LONG, Value,
 };
 use crate::message::{
-    Body, Book, Decision, Field as _, Header, Hello, KeySpec, Look, Message, MessageKind, Obituary,
-    Placement, Proposal,
+    Body, Book, Decision, ExitNotice, Field as _, Header, Hello, KeySpec, Look, Message,
+    MessageKind, Placement, Proposal,
 };
 use crate::peers::{OutgoingFrame, PeerEvent};
 use crate::sim::{Bytes, Random, a_push, limits};
@@ -248,7 +248,7 @@ fn faults_of_a_member() -> Vec<Fault> {
         |address: &str, passed| Hello { address: address.into(), passed, ..Hello::default() };
     let suspect = |stage, peer| Suspect { stage, accused: (peer, 1) };
     let look = |address: &str| Look { address: address.into(), skip: 0 };
-    let obituary = |launch, how: &str| Obituary { launch, how: how.into() };
+    let exit_notice = |launch, how: &str| ExitNotice { launch, how: how.into() };
     let report = Report { facts: Some(Box::default()) };
     let grant = Grant { key: 0, generation: 1, slice: 0, round: 1 };
     vec![
@@ -263,10 +263,10 @@ fn faults_of_a_member() -> Vec<Fault> {
         (suspect(0, Peer::server(9)).into(), DropReason::Outdated),
         invalid(with(look("a"), &[1]), "its query cannot be read"),
         invalid(look(""), "it has no address for the answer"),
-        invalid(with(obituary(1, ""), &[1]), "its word on an end cannot be read"),
-        invalid(obituary(0, ""), "it names no process"),
-        invalid(obituary(1, "a\nb"), "its text is no short line"),
-        (obituary(1, "gone").into(), DropReason::Outdated),
+        invalid(with(exit_notice(1, ""), &[1]), "its word on an end cannot be read"),
+        invalid(exit_notice(0, ""), "it names no process"),
+        invalid(exit_notice(1, "a\nb"), "its text is no short line"),
+        (exit_notice(1, "gone").into(), DropReason::Outdated),
         invalid(with(report, &[1]), "its statistics cannot be read, or are too long"),
     ]
 }
@@ -292,8 +292,8 @@ fn faults_of_the_scheduler() -> Vec<Fault> {
 
 /// Whether messages of this kind are outside of the streams.
 fn is_outside(kind: MessageKind) -> bool {
-    use MessageKind::{Look, Obituary, Refused, Report, Seen};
-    [Look, Obituary, Refused, Report, Seen].contains(&kind)
+    use MessageKind::{ExitNotice, Look, Refused, Report, Seen};
+    [Look, ExitNotice, Refused, Report, Seen].contains(&kind)
 }
 
 /// Sends a message and returns the frame in which it arrives.

@@ -108,7 +108,7 @@ fn the_word_of_a_launcher_is_a_loss_at_once_and_the_errors_repeat_it() {
     job.push(0, 7, 8).unwrap();
     let pull = job.pull(0, 7);
     job.nodes.remove("worker-1");
-    job.obituary("worker-1", "ended by signal 9, said kvstore run");
+    job.exit_notice("worker-1", "ended by signal 9, said kvstore run");
     let lost = "worker 1 at worker-1 is lost: ended by signal 9, said kvstore run";
     assert_eq!(job.text(0, pull), format!("pull: key 7, round 1: the round cannot close: {lost}"));
     assert_eq!(job.push(0, 7, 8).unwrap_err().to_string(), format!("push: key 7: {lost}"));
@@ -119,18 +119,18 @@ fn a_word_on_no_process_of_the_job_has_no_effect() {
     let limits = limits();
     let mut job = Job::started(&limits);
     let before = job.scheduler.standing(Peer::server(9));
-    job.obituary("worker-2", "ended by signal 9");
-    job.obituary("", "ended by signal 9");
-    job.obituary("worker-1", "ended by\nsignal 9");
-    job.obituary("worker-1", &"9".repeat(129));
+    job.exit_notice("worker-2", "ended by signal 9");
+    job.exit_notice("", "ended by signal 9");
+    job.exit_notice("worker-1", "ended by\nsignal 9");
+    job.exit_notice("worker-1", &"9".repeat(129));
     assert_eq!(job.scheduler.standing(Peer::server(9)), before);
     let ignored = job.scheduler.ignored();
-    let words = ignored.iter().filter(|count| count.kind == MessageKind::Obituary);
+    let words = ignored.iter().filter(|count| count.kind == MessageKind::ExitNotice);
     let reasons: Vec<_> = words.map(|count| (count.reason, count.count)).collect();
     let invalid = ["it names no process", "its text is no short line"].map(DropReason::Invalid);
     let expected = [(invalid[0], 1), (invalid[1], 2), (DropReason::Outdated, 1)];
     assert_eq!(reasons, expected);
-    job.obituary("worker-1", "ended by signal 9");
+    job.exit_notice("worker-1", "ended by signal 9");
     assert_ne!(job.scheduler.standing(Peer::server(9)), before);
 }
 
@@ -138,7 +138,7 @@ fn a_word_on_no_process_of_the_job_has_no_effect() {
 #[test]
 fn a_process_whose_end_was_announced_and_that_lives_is_evicted() {
     let mut job = Job::started(&limits());
-    job.obituary("worker-1", "ended with status 7, said kvstore run");
+    job.exit_notice("worker-1", "ended with status 7, said kvstore run");
     let end = job.end_of("worker-1");
     assert_eq!(end.reason, Reason::Evicted);
     let text =
@@ -152,13 +152,13 @@ fn a_process_that_is_started_again_is_not_meant_by_the_word_on_the_one_before() 
     let mut job = Job::new(&limits);
     job.join(&limits, Role::Worker, 1);
     job.nodes.remove("worker-1");
-    job.obituary("worker-1", "ended by signal 9");
+    job.exit_notice("worker-1", "ended by signal 9");
     job.join_at("again", &limits, Role::Worker, 1);
-    job.obituary("worker-1", "ended by signal 9");
+    job.exit_notice("worker-1", "ended by signal 9");
     job.join(&limits, Role::Worker, 0);
     job.join(&limits, Role::Server, 0);
     assert!(job.nodes.len() == 3 && job.nodes.values().all(|node| node.has_started()));
-    job.obituary("again", "ended by signal 11");
+    job.exit_notice("again", "ended by signal 11");
     let text = job.push(0, 7, 8).unwrap_err().to_string();
     assert!(text.ends_with("worker 1 at again is lost: ended by signal 11"), "{text}");
 }

@@ -19,7 +19,7 @@ use super::program::F32;
 use crate::job::{Failure, Limits, MS, NO_RANK, Role, Time};
 use crate::machine::Machine as _;
 use crate::membership::Scheduler;
-use crate::message::{Header, KeySpec, Message, Obituary};
+use crate::message::{ExitNotice, Header, KeySpec, Message};
 use crate::node::NodeStart;
 use crate::peers::OutgoingFrame;
 use crate::testing::AnyNode;
@@ -112,8 +112,8 @@ impl Job {
     }
 
     /// A launcher says that the process that it started at an address has ended.
-    fn obituary(&mut self, address: &str, how: &str) {
-        let word = Obituary { launch: launch_of(address), how: how.into() };
+    fn exit_notice(&mut self, address: &str, how: &str) {
+        let word = ExitNotice { launch: launch_of(address), how: how.into() };
         let mut message = Message::from(word);
         let head = Header { role: Role::Worker, rank: NO_RANK, ..message.head };
         message.head = Header { incarnation: 99, ..head };

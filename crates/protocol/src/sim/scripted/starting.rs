@@ -349,7 +349,7 @@ fn a_scheduler_that_is_started_again_takes_the_word_of_a_launcher() {
     start_scheduler_again(&mut job, &limits);
     miss_scheduler(&mut job, &["worker-0", "worker-1", "server-0"]);
     job.pass(1_000 * MS);
-    job.obituary("worker-1", "ended by signal 9");
+    job.exit_notice("worker-1", "ended by signal 9");
     let text = job.push(0, 7, 8).unwrap_err().to_string();
     assert!(text.ends_with("worker 1 at worker-1 is lost: ended by signal 9"), "{text}");
 }

@@ -1,4 +1,4 @@
-//! Obituaries (also: exit notifications): the launcher tells the scheduler which processes have ended, so that
+//! Exit notices (also: exit notifications): the launcher tells the scheduler which processes have ended, so that
 //! the others know it at once. Without its word a worker is missed for the grace period of a lost connection.
 
 use std::sync::mpsc::{self, Sender};
@@ -13,13 +13,13 @@ use crate::ending::ExitReason;
 const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The words of a launcher, and the thread that sends them.
-pub(crate) struct Obituaries {
+pub(crate) struct ExitNotices {
     /// The scheduler; None once the thread has it, and in a job without a scheduler.
     target: Option<Config>,
     words: Option<Sender<(String, String)>>,
 }
 
-impl Obituaries {
+impl ExitNotices {
     pub(crate) fn new(target: Option<Config>) -> Self {
         Self { target, words: None }
     }
@@ -54,7 +54,7 @@ fn start(config: Config) -> Option<Sender<(String, String)>> {
             let _ = send(&config, &mut observer, &launch, &how);
         }
     };
-    thread::Builder::new().name("obituaries".into()).spawn(work).ok()?;
+    thread::Builder::new().name("exit-notices".into()).spawn(work).ok()?;
     Some(sender)
 }
 
@@ -82,12 +82,12 @@ mod tests {
 
     #[test]
     fn a_word_without_a_scheduler_goes_nowhere_and_takes_no_time() {
-        let mut none = Obituaries::new(None);
+        let mut none = ExitNotices::new(None);
         none.tell("1", ExitReason::Signal(9));
         assert!(none.words.is_none());
         // Port 0 has no scheduler.
         let config = Config::new().with("root", "127.0.0.1:0").unwrap();
-        let mut lost = Obituaries::new(Some(config));
+        let mut lost = ExitNotices::new(Some(config));
         let start = std::time::Instant::now();
         (0..100).for_each(|_| lost.tell("1", ExitReason::Signal(9)));
         assert!(start.elapsed() < TIMEOUT, "{:?}", start.elapsed());

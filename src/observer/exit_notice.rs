@@ -1,10 +1,10 @@
-//! Obituaries (also: exit notifications): a launcher tells the scheduler which of its processes have ended.
+//! Exit notices (also: exit notifications): a launcher tells the scheduler which of its processes have ended.
 
 use std::time::{Duration, Instant};
 
 use super::Observer;
 use crate::error::{Result, fail};
-use kvstore_protocol::{MessageKind, Obituary};
+use kvstore_protocol::{ExitNotice, MessageKind};
 
 /// Interval between repeated words: a connection may have been lost.
 const AGAIN: Duration = Duration::from_millis(500);
@@ -22,10 +22,10 @@ impl Observer {
         let number = u128::from_str_radix(launch, 16).map_err(|_| {
             fail!(InvalidArgument, "observe: the number of a launcher has hexadecimal digits")
         })?;
-        let word = Obituary { launch: number, how: how.into() }.encode();
+        let word = ExitNotice { launch: number, how: how.into() }.encode();
         let end = Instant::now() + timeout;
         loop {
-            self.send_fields(MessageKind::Obituary, &word, end);
+            self.send_fields(MessageKind::ExitNotice, &word, end);
             // Messages of a connection arrive in order: the answer says that the word has arrived too.
             let request = self.send(u32::MAX, 0, end);
             if !self.line.is_connected() {

@@ -1,4 +1,4 @@
-//! Obituaries (also: exit notifications): launchers that have seen their processes end. The word of a launcher is
+//! Exit notices (also: exit notifications): launchers that have seen their processes end. The word of a launcher is
 //! as good as the end of a connection: no grace period follows.
 //!
 //! A launcher gives each process that it starts a number of its own, by which it names the process here. A
@@ -12,8 +12,8 @@ use crate::message::{Content, Message};
 
 impl<D: Data> Scheduler<D> {
     /// Declares the members lost that a launcher has seen end. Members that have left stay so.
-    pub(super) fn obituary(&mut self, message: Message<D>) -> Handled {
-        let Content::Obituary(word) = Content::read(&message.head, message.body)? else {
+    pub(super) fn exit_notice(&mut self, message: Message<D>) -> Handled {
+        let Content::ExitNotice(word) = Content::read(&message.head, message.body)? else {
             return Err(DropReason::Misdirected);
         };
         let is_meant = |peer: Peer, launch| launch == word.launch && self.book.is_here(peer);
