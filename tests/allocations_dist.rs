@@ -47,7 +47,7 @@ struct Case {
 /// Where the workers of a job meet.
 #[derive(Clone, Copy)]
 struct Meeting<'a> {
-    meeting: &'a Barrier,
+    workers: &'a Barrier,
     /// Whether the measurements of a call are over.
     ends: &'a AtomicBool,
     failures: &'a Mutex<Vec<String>>,
@@ -97,7 +97,7 @@ impl Case {
             }
             for rank in 0..self.workers {
                 let config = self.config("worker", Some(rank), &root);
-                let meeting = Meeting { meeting: &meeting, ends: &ends, failures: &failures };
+                let meeting = Meeting { workers: &meeting, ends: &ends, failures: &failures };
                 scope.spawn(move || self.work(rank, &config, meeting));
             }
         });
@@ -138,20 +138,20 @@ impl Case {
         self,
         rank: usize,
         call: &str,
-        Meeting { meeting, ends, failures }: Meeting<'_>,
+        Meeting { workers, ends, failures }: Meeting<'_>,
         rounds: &mut dyn FnMut(),
     ) {
         let is_large = self.bytes >= LARGE;
         let bound = self.bound() * if is_large { FEW_ROUNDS } else { ROUNDS };
         let (mut counts, mut found) = (Vec::new(), String::new());
         loop {
-            meeting.wait();
+            workers.wait();
             if rank == 0 {
                 counting_all::begin();
             }
-            meeting.wait();
+            workers.wait();
             rounds();
-            meeting.wait();
+            workers.wait();
             if rank == 0 {
                 let (count, text) = counting_all::end();
                 counts.push(count);
@@ -159,7 +159,7 @@ impl Case {
                 let is_over = count <= bound || counts.len() == MEASUREMENTS;
                 ends.store(is_over, Ordering::SeqCst);
             }
-            meeting.wait();
+            workers.wait();
             if ends.load(Ordering::SeqCst) {
                 break;
             }

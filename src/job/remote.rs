@@ -32,6 +32,10 @@ pub(crate) trait JobMember: Send + Sync {
         Ok(true)
     }
 
+    /// How often the lock was taken that all keys share.
+    #[cfg(all(test, feature = "dist"))]
+    fn takings(&self) -> u64;
+
     /// Additional members of the statistics, as JSON, each after a comma.
     fn stats(&self) -> String;
 

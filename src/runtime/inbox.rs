@@ -97,18 +97,18 @@ pub(super) struct ReadMemory {
 }
 
 thread_local! {
-    static MEMORY: Cell<Option<Box<ReadMemory>>> = const { Cell::new(None) };
+    static MEMORY: Cell<Option<ReadMemory>> = const { Cell::new(None) };
 }
 
 impl ReadMemory {
     /// The memory of this thread, without messages.
-    pub(super) fn take() -> Box<Self> {
+    pub(super) fn take() -> Self {
         // A thread that is ending has none any more.
         MEMORY.try_with(Cell::take).ok().flatten().unwrap_or_default()
     }
 
     /// Keeps the memory for the next delivery.
-    pub(super) fn leave(mut self: Box<Self>) {
+    pub(super) fn leave(mut self) {
         self.landings.clear();
         self.messages.clear();
         self.messages.shrink_to(MOST_KEPT);

@@ -29,7 +29,7 @@ use crate::error::{Error, Result};
 use crate::interrupt;
 use crate::log::{DeferredLog, Level, log};
 use crate::panics;
-use crate::sys::sync::{Condvar, Mutex};
+use crate::sys::sync::{Condvar, Mutex, MutexGuard};
 use crate::trace::Tracer;
 use crate::transport::{Inbox, PeerChoice, Piece, Transport, who_and_address};
 use kvstore_protocol::{
@@ -47,6 +47,11 @@ const PORTION: usize = 64;
 pub(crate) trait DriverHost: Send + Sync + Sized + 'static {
     type Machine: Machine<Bytes> + Send;
     type Todo: Default;
+    /// What is in flight, by names that the protocol carries for the host. The machine's lock guards it.
+    type Registry: Send;
+
+    /// The registry of a new driver.
+    fn registry(&self) -> Self::Registry;
 
     /// Memory for the actions of a step: that of an earlier step of this thread.
     fn todo() -> Self::Todo {
@@ -57,19 +62,25 @@ pub(crate) trait DriverHost: Send + Sync + Sized + 'static {
     fn expect(_machine: &mut Self::Machine, _now: Time) {}
 
     /// Takes the machine's actions, with the machine locked: nothing here may take long.
-    fn collect(&self, _machine: &mut Self::Machine, _todo: &mut Self::Todo) {}
+    fn collect(
+        &self,
+        _machine: &mut Self::Machine,
+        _registry: &mut Self::Registry,
+        _todo: &mut Self::Todo,
+    ) {
+    }
 
     /// Carries out the actions, without the lock.
     fn carry_out(&self, _driver: &Arc<Driver<Self>>, _todo: Self::Todo) {}
 
     /// A bug has stopped the driver: fails the calls that wait.
-    fn broken(&self, _bug: &Error, _blocks: &Arc<BlockPool>) {}
+    fn broken(&self, _driver: &Driver<Self>, _bug: &Error) {}
 
     /// The destination of a value of this many bytes, if a call waits for it; called with the machine locked.
     fn landing(
         &self,
-        _driver: &Arc<Driver<Self>>,
         _machine: &Self::Machine,
+        _registry: &Self::Registry,
         _head: &Header,
         _len: usize,
     ) -> Option<ReceiveTarget> {
@@ -83,6 +94,9 @@ pub(crate) struct NoopHandler;
 impl DriverHost for NoopHandler {
     type Machine = Scheduler<Bytes>;
     type Todo = ();
+    type Registry = ();
+
+    fn registry(&self) {}
 
     fn expect(scheduler: &mut Scheduler<Bytes>, now: Time) {
         scheduler.tell_time(clock(), now);
@@ -90,7 +104,10 @@ impl DriverHost for NoopHandler {
 }
 
 pub(crate) struct Driver<H: DriverHost> {
-    core: Mutex<Core<H::Machine>>,
+    core: Mutex<Core<H>>,
+    /// Count of takings of the lock.
+    #[cfg(test)]
+    takings: AtomicU64,
     /// Wakes the timer, and the threads that wait for the job to start or to end.
     changed: Condvar,
     /// The panic that has stopped the driver, if one has.
@@ -104,8 +121,9 @@ pub(crate) struct Driver<H: DriverHost> {
     pub(crate) host: H,
 }
 
-struct Core<M> {
-    machine: Option<M>,
+struct Core<H: DriverHost> {
+    machine: Option<H::Machine>,
+    registry: H::Registry,
     /// When the timer is due.
     wake: Time,
     /// Whether the machine is ready, and whether the job has ended, as last signalled to waiting threads.
@@ -134,7 +152,7 @@ impl<H: DriverHost> Driver<H> {
         let machine = make(transport.address(), incarnation());
         let Limits { workers, servers, .. } = *machine.limits();
         let members = workers as usize + servers as usize + 1;
-        let (machine, told) = (Some(machine), (false, false));
+        let (machine, registry, told) = (Some(machine), host.registry(), (false, false));
         let driver = Arc::new_cyclic(|driver: &Weak<Self>| {
             let broken = Weak::clone(driver);
             let alarm = move |panic: &str| {
@@ -143,7 +161,9 @@ impl<H: DriverHost> Driver<H> {
                 }
             };
             Self {
-                core: Mutex::new(Core { machine, wake: 0, told, stopped: false }),
+                core: Mutex::new(Core { machine, registry, wake: 0, told, stopped: false }),
+                #[cfg(test)]
+                takings: AtomicU64::new(0),
                 changed: Condvar::new(),
                 bug: OnceLock::new(),
                 outbox: Outbox::new(Arc::clone(&transport), members, Arc::new(alarm)),
@@ -185,14 +205,40 @@ impl<H: DriverHost> Driver<H> {
         self: &Arc<Self>,
         work: impl FnOnce(&mut H::Machine, Time) -> T,
     ) -> Option<T> {
+        self.step_from(None, |machine, _, now| work(machine, now))
+    }
+
+    /// Like `step`, for work that changes the registry too.
+    pub(crate) fn step_with<T>(
+        self: &Arc<Self>,
+        work: impl FnOnce(&mut H::Machine, &mut H::Registry, Time) -> T,
+    ) -> Option<T> {
         self.step_from(None, work)
+    }
+
+    /// Reads or changes the registry.
+    pub(crate) fn with_registry<T>(&self, work: impl FnOnce(&mut H::Registry) -> T) -> T {
+        work(&mut self.lock().registry)
+    }
+
+    /// Takes the lock of the machine and of the registry: the one that all keys share.
+    fn lock(&self) -> MutexGuard<'_, Core<H>> {
+        // Relaxed: only a count.
+        #[cfg(test)]
+        self.takings.fetch_add(1, Ordering::Relaxed);
+        self.core.lock()
+    }
+
+    #[cfg(test)]
+    pub(crate) fn takings(&self) -> u64 {
+        self.takings.load(Ordering::Relaxed)
     }
 
     /// Like `step`, for frames that arrived from an address.
     fn step_from<T>(
         self: &Arc<Self>,
         from: Option<&str>,
-        work: impl FnOnce(&mut H::Machine, Time) -> T,
+        work: impl FnOnce(&mut H::Machine, &mut H::Registry, Time) -> T,
     ) -> Option<T> {
         let (mut todo, mut news) = (H::todo(), None);
         let result = panics::catch(|| self.advance(work, &mut todo, &mut news));
@@ -211,18 +257,18 @@ impl<H: DriverHost> Driver<H> {
 
     fn advance<T>(
         &self,
-        work: impl FnOnce(&mut H::Machine, Time) -> T,
+        work: impl FnOnce(&mut H::Machine, &mut H::Registry, Time) -> T,
         todo: &mut H::Todo,
         news: &mut Option<(Peer, Vec<PeerEvent>)>,
     ) -> Option<T> {
         let mut ways = PeerPaths::new();
         let _logs_later = DeferredLog::begin();
-        let mut core = self.core.lock();
+        let mut core = self.lock();
         let now = self.now();
         let core_now = &mut *core;
         let machine = core_now.machine.as_mut().filter(|_| !core_now.stopped)?;
-        let result = work(machine, now);
-        self.host.collect(machine, todo);
+        let result = work(machine, &mut core_now.registry, now);
+        self.host.collect(machine, &mut core_now.registry, todo);
         self.outbox.post(machine.send(now), &mut ways);
         let wake = machine.wake_at();
         let told = (machine.is_ready(), machine.end().is_some());
@@ -248,7 +294,7 @@ impl<H: DriverHost> Driver<H> {
     fn break_down(&self, panic: &str) {
         let bug = self.bug.get_or_init(|| panics::internal(panic));
         self.halt();
-        self.host.broken(bug, &self.blocks);
+        self.host.broken(self, bug);
         self.stop();
     }
 
@@ -259,7 +305,7 @@ impl<H: DriverHost> Driver<H> {
 
     /// Stops the machine for good.
     fn halt(&self) -> Option<H::Machine> {
-        let mut core = self.core.lock();
+        let mut core = self.lock();
         core.stopped = true;
         self.changed.notify_all();
         core.machine.take()
@@ -271,7 +317,7 @@ impl<H: DriverHost> Driver<H> {
         end: Option<Instant>,
         ready: impl Fn(&H::Machine) -> Option<T>,
     ) -> Option<T> {
-        let mut core = self.core.lock();
+        let mut core = self.lock();
         loop {
             let answer = core.machine.as_ref().and_then(&ready);
             if answer.is_some() || core.stopped {
@@ -292,7 +338,7 @@ impl<H: DriverHost> Driver<H> {
 
     /// Reads the machine, if it exists.
     pub(crate) fn peek<T>(&self, look: impl FnOnce(&H::Machine) -> T) -> Option<T> {
-        self.core.lock().machine.as_ref().map(look)
+        self.lock().machine.as_ref().map(look)
     }
 
     /// Waits until all queued messages are sent, with a timeout: a peer may receive no more.
@@ -324,7 +370,7 @@ impl<H: DriverHost> Driver<H> {
         let mut known = 0;
         loop {
             let due = {
-                let mut core = self.core.lock();
+                let mut core = self.lock();
                 if core.stopped {
                     return;
                 }
@@ -360,13 +406,13 @@ impl<H: DriverHost> Driver<H> {
             if who.is_some_and(|who| !authorize::speaker(who).is(head)) {
                 return None;
             }
-            let core = self.core.lock();
+            let core = self.lock();
             let machine = core.machine.as_ref().filter(|_| !core.stopped)?;
-            self.host.landing(self, machine, head, len)
+            self.host.landing(machine, &core.registry, head, len)
         };
         let mut memory = ReadMemory::take();
-        let (blocks, memory_of_reader) = (&self.blocks, &mut *memory);
-        let reader = &mut FrameReader { is_sealed, blocks, land: &land, memory: memory_of_reader };
+        let blocks = &self.blocks;
+        let reader = &mut FrameReader { is_sealed, blocks, land: &land, memory: &mut memory };
         let broken = inbox::read(len, pieces, reader);
         if let Some(who) = who {
             authorize::keep_own(who, from, &mut memory.messages, &self.ledger);
@@ -377,8 +423,8 @@ impl<H: DriverHost> Driver<H> {
         }
         let mut is_last = false;
         loop {
-            let ReadMemory { messages, bundles, .. } = &mut *memory;
-            let step = self.step_from(Some(from), |machine, now| {
+            let ReadMemory { messages, bundles, .. } = &mut memory;
+            let step = self.step_from(Some(from), |machine, _, now| {
                 H::expect(machine, now);
                 // Replies to a portion are sent before the last message of a delivery is processed.
                 let mut parts = 0;

@@ -22,6 +22,9 @@ where
 {
     type Machine = Node<Bytes, R>;
     type Todo = ();
+    type Registry = ();
+
+    fn registry(&self) {}
 }
 
 /// Host that logs while its machine is locked.
@@ -32,8 +35,11 @@ const NOISE: &str = "noise of a test";
 impl DriverHost for Noisy {
     type Machine = Node<Bytes, Worker<Bytes>>;
     type Todo = ();
+    type Registry = ();
 
-    fn collect(&self, _: &mut Self::Machine, (): &mut ()) {
+    fn registry(&self) {}
+
+    fn collect(&self, _: &mut Self::Machine, (): &mut (), (): &mut ()) {
         log(Level::Error, || NOISE.into());
     }
 }

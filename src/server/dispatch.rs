@@ -15,7 +15,6 @@ use crate::local::merger::Handling;
 use crate::local::table::Slot;
 use crate::log::{Level, log};
 use crate::runtime::{Bytes, Driver, DriverHost, SpareLists};
-use crate::sys::sync::Mutex;
 use crate::tensor::{DType, element_count};
 
 use kvstore_protocol::{
@@ -38,11 +37,11 @@ thread_local! {
 
 pub(super) struct ServerDispatch {
     local: Arc<Local>,
-    books: Mutex<DispatchState>,
 }
 
+/// Slices and settings of a server.
 #[derive(Default)]
-struct DispatchState {
+pub(super) struct DispatchState {
     shards: Table<SliceName, Arc<SliceQueue>>,
     /// Cache of the last lookup: the actions of a slice are adjacent.
     last: Option<(SliceName, Arc<SliceQueue>)>,
@@ -54,9 +53,7 @@ struct DispatchState {
 
 impl ServerDispatch {
     pub(super) fn new(local: Arc<Local>) -> Self {
-        let first = Arc::new(local.handling.read().clone());
-        let books = DispatchState { handlings: [(0, first)].into(), ..DispatchState::default() };
-        Self { local, books: Mutex::new(books) }
+        Self { local }
     }
 }
 
@@ -142,21 +139,26 @@ impl DispatchState {
 impl DriverHost for ServerDispatch {
     type Machine = Node<Bytes, Server<Bytes>>;
     type Todo = Vec<Arc<SliceQueue>>;
+    type Registry = DispatchState;
+
+    fn registry(&self) -> DispatchState {
+        let first = Arc::new(self.local.handling.read().clone());
+        DispatchState { handlings: [(0, first)].into(), ..DispatchState::default() }
+    }
 
     fn todo() -> Vec<Arc<SliceQueue>> {
         SpareLists::take(&TODO)
     }
 
-    fn collect(&self, node: &mut Self::Machine, todo: &mut Vec<Arc<SliceQueue>>) {
-        let asynchronous = node.limits().mode != Mode::Sync;
-        let actions = node.part.actions();
-        if actions.len() == 0 {
-            return;
-        }
-        let mut books = self.books.lock();
-        books.asynchronous = asynchronous;
-        for action in actions {
-            if let Some(shard) = books.enter(action)
+    fn collect(
+        &self,
+        node: &mut Self::Machine,
+        state: &mut DispatchState,
+        todo: &mut Vec<Arc<SliceQueue>>,
+    ) {
+        state.asynchronous = node.limits().mode != Mode::Sync;
+        for action in node.part.actions() {
+            if let Some(shard) = state.enter(action)
                 && !todo.last().is_some_and(|last| Arc::ptr_eq(last, &shard))
             {
                 todo.push(shard);

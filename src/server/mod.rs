@@ -133,6 +133,11 @@ impl JobMember for ServerProcess {
         me.map_or(self.job.rank.unwrap_or(0), |peer| peer.rank)
     }
 
+    #[cfg(test)]
+    fn takings(&self) -> u64 {
+        self.server.get().map_or(0, |driver| driver.takings())
+    }
+
     fn stats(&self) -> String {
         let mut text = format!(
             ",\"role\":\"{}\",\"rank\":{},\"num_workers\":{}",

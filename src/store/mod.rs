@@ -140,6 +140,12 @@ impl Store {
         })
     }
 
+    /// How often the lock of a job was taken that all keys share.
+    #[cfg(all(test, feature = "dist"))]
+    pub(crate) fn takings(&self) -> u64 {
+        self.remote.as_ref().map_or(0, |remote| remote.takings())
+    }
+
     /// Runs a call after the checks of its gate, and turns a panic of the library into an error that poisons
     /// the store.
     fn enter<T>(&self, gate: CallClass, call: impl FnOnce(&Arc<Local>) -> Result<T>) -> Result<T> {

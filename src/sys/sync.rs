@@ -41,6 +41,7 @@ impl<T> Mutex<T> {
     }
 
     /// The value, which no other thread uses.
+    #[cfg(feature = "dist")]
     pub(crate) fn get_mut(&mut self) -> &mut T {
         self.0.get_mut().unwrap_or_else(PoisonError::into_inner)
     }

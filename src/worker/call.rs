@@ -8,13 +8,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Instant;
 
-use super::completions::CompletionTable;
 use super::rows::WantedRows;
 use crate::error::{Error, Result};
 use crate::local::merge::Team;
 use crate::local::plan::{Plan, PlannedOut};
 use crate::local::table::Slot;
-use crate::runtime::{BlockPool, Bytes, Driver, Loan, ReceiveTarget, Receiver};
+use crate::runtime::{BlockPool, Bytes, Loan, ReceiveTarget, Receiver};
 use crate::spans::Carried;
 use crate::sys::DefaultFloats;
 use crate::sys::sync::{Condvar, Mutex};
@@ -25,7 +24,7 @@ use kvstore_protocol::{Ended, OpId};
 pub(super) struct PendingCall {
     /// Number of the ticket, for a call that has one.
     pub(super) ticket: Option<u64>,
-    driver: Weak<Driver<CompletionTable>>,
+    home: Weak<dyn CallHome>,
     state: Mutex<CallProgress>,
     changed: Condvar,
     /// Outstanding events: unfinished operations, values being copied, and one for the submission.
@@ -33,6 +32,12 @@ pub(super) struct PendingCall {
     parts: Vec<PendingKey>,
     /// Span of the program's call, until the call ends.
     span: Mutex<Carried>,
+}
+
+/// The driver of a worker, for its calls.
+pub(super) trait CallHome: Send + Sync {
+    /// Removes an outstanding event of a call; completes the call after the last one.
+    fn settle(&self, call: &Arc<PendingCall>);
 }
 
 /// One key of a call, and the memory lent for it.
@@ -75,15 +80,14 @@ struct CallProgress {
 
 impl PendingCall {
     pub(super) fn new(
-        driver: &Arc<Driver<CompletionTable>>,
+        home: Weak<dyn CallHome>,
         ticket: Option<u64>,
         plan: Plan,
         parts: Vec<PendingKey>,
     ) -> Arc<Self> {
         let (state, changed) = (Mutex::default(), Condvar::new());
         let (remaining, span) = (AtomicUsize::new(1), Mutex::default());
-        let (driver, none) = (Arc::downgrade(driver), Vec::new());
-        let mut call = Self { ticket, driver, state, changed, remaining, parts: none, span };
+        let mut call = Self { ticket, home, state, changed, remaining, parts: Vec::new(), span };
         call.begin(ticket, plan, parts);
         Arc::new(call)
     }
@@ -91,12 +95,12 @@ impl PendingCall {
     /// Begins the next call in the memory of one that has ended.
     pub(super) fn again(
         &mut self,
-        driver: &Arc<Driver<CompletionTable>>,
+        home: Weak<dyn CallHome>,
         ticket: Option<u64>,
         plan: Plan,
         parts: Vec<PendingKey>,
     ) {
-        self.driver = Arc::downgrade(driver);
+        self.home = home;
         self.begin(ticket, plan, parts);
     }
 
@@ -268,9 +272,9 @@ impl PendingCall {
 
 impl Receiver for PendingCall {
     fn received(self: Arc<Self>) {
-        // Values arrive through the driver.
-        if let Some(driver) = self.driver.upgrade() {
-            driver.host.settle(&self, &driver.blocks);
+        // Values arrive through the driver, which is the home.
+        if let Some(home) = self.home.upgrade() {
+            home.settle(&self);
         }
     }
 }

@@ -1,25 +1,27 @@
 //! Driver host of a worker (also called: completion queue): a table from the machine's operations to the
-//! pending calls.
+//! pending calls, under the machine's lock.
 
 use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::WorkerMachine;
-use super::call::PendingCall;
+use super::call::{CallHome, PendingCall};
 use crate::error::Error;
 use crate::job::errors::error_of;
 use crate::local::{Local, poisoned};
 use crate::panics;
 use crate::runtime::{BlockPool, Bytes, Driver, DriverHost, ReceiveTarget, SpareLists};
-use crate::sys::sync::Mutex;
 use crate::trace::Tracer;
 use kvstore_protocol::{Ended, Failure, Header, Node, OpId, SequenceMap, WorkerAction};
 
 pub(super) struct CompletionTable {
     pub(super) local: Arc<Local>,
-    open: Mutex<SequenceMap<(Arc<PendingCall>, usize)>>,
 }
+
+/// Pending calls, by the operations of the machine: each with the part of the call.
+#[derive(Default)]
+pub(super) struct OpenCalls(SequenceMap<(Arc<PendingCall>, usize)>);
 
 /// Work for a pending call.
 pub(super) struct Completion {
@@ -39,13 +41,7 @@ thread_local! {
 
 impl CompletionTable {
     pub(super) fn new(local: Arc<Local>) -> Self {
-        Self { local, open: Mutex::default() }
-    }
-
-    /// Registers an operation of a call. Called with the machine locked.
-    pub(super) fn enter(&self, operation: OpId, call: &Arc<PendingCall>, part: usize) {
-        call.add_operation(operation);
-        self.open.lock().insert(operation, (Arc::clone(call), part));
+        Self { local }
     }
 
     /// Removes an outstanding event of a call; completes the call after the last one.
@@ -70,20 +66,6 @@ impl CompletionTable {
         }
     }
 
-    /// Drops operations from the table, and gives how many were unfinished; their effects in progress
-    /// continue. Called with the machine locked.
-    pub(super) fn forget(&self, operations: &[OpId]) -> usize {
-        let mut open = self.open.lock();
-        operations.iter().filter(|operation| open.remove(**operation).is_some()).count()
-    }
-
-    /// Pending call of a ticket.
-    pub(super) fn call_of(&self, sequence: u64) -> Option<Arc<PendingCall>> {
-        let open = self.open.lock();
-        let mut calls = open.iter().map(|(_, (call, _))| call);
-        calls.find(|call| call.ticket == Some(sequence)).cloned()
-    }
-
     fn run(&self, call: &PendingCall, part: usize, what: CompletionKind, tracer: &Tracer) {
         self.local.fault("errand");
         match what {
@@ -99,36 +81,66 @@ impl CompletionTable {
         }
     }
 
-    /// Whether no call is open.
-    pub(super) fn is_idle(&self) -> bool {
-        self.open.lock().is_empty()
+    /// Fails every pending call: the machine has stopped.
+    pub(super) fn abort(&self, driver: &Driver<Self>, error: &Error) {
+        let open = driver.with_registry(std::mem::take);
+        for (call, part) in open.0.into_values() {
+            call.fail(part, error.clone());
+            self.settle(&call, &driver.blocks);
+        }
+    }
+}
+
+impl CallHome for Driver<CompletionTable> {
+    fn settle(&self, call: &Arc<PendingCall>) {
+        self.host.settle(call, &self.blocks);
+    }
+}
+
+impl OpenCalls {
+    /// Registers an operation of a call.
+    pub(super) fn enter(&mut self, operation: OpId, call: &Arc<PendingCall>, part: usize) {
+        call.add_operation(operation);
+        self.0.insert(operation, (Arc::clone(call), part));
     }
 
-    /// Fails every pending call: the machine has stopped.
-    pub(super) fn abort(&self, error: &Error, blocks: &Arc<BlockPool>) {
-        let open = std::mem::take(&mut *self.open.lock());
-        for (call, part) in open.into_values() {
-            call.fail(part, error.clone());
-            self.settle(&call, blocks);
-        }
+    /// Drops operations, and gives how many were unfinished; their effects in progress continue.
+    pub(super) fn forget(&mut self, operations: &[OpId]) -> usize {
+        operations.iter().filter(|operation| self.0.remove(**operation).is_some()).count()
+    }
+
+    /// Pending call of a ticket.
+    pub(super) fn call_of(&self, sequence: u64) -> Option<Arc<PendingCall>> {
+        let mut calls = self.0.iter().map(|(_, (call, _))| call);
+        calls.find(|call| call.ticket == Some(sequence)).cloned()
+    }
+
+    /// Whether no call is open.
+    pub(super) fn is_idle(&self) -> bool {
+        self.0.is_empty()
     }
 }
 
 impl DriverHost for CompletionTable {
     type Machine = Node<Bytes, WorkerMachine>;
     type Todo = Vec<Completion>;
+    type Registry = OpenCalls;
+
+    fn registry(&self) -> OpenCalls {
+        OpenCalls::default()
+    }
 
     fn todo() -> Vec<Completion> {
         SpareLists::take(&TODO)
     }
 
-    fn collect(&self, node: &mut Self::Machine, todo: &mut Vec<Completion>) {
-        let actions = node.part.actions();
-        if actions.len() == 0 {
-            return;
-        }
-        let mut open = self.open.lock();
-        for action in actions {
+    fn collect(
+        &self,
+        node: &mut Self::Machine,
+        OpenCalls(open): &mut OpenCalls,
+        todo: &mut Vec<Completion>,
+    ) {
+        for action in node.part.actions() {
             self.local.fault("collect");
             match action {
                 WorkerAction::Fill { op, slice, round, at, data } => {
@@ -155,13 +167,12 @@ impl DriverHost for CompletionTable {
 
     fn landing(
         &self,
-        _: &Arc<Driver<Self>>,
         node: &Self::Machine,
+        OpenCalls(open): &OpenCalls,
         head: &Header,
         len: usize,
     ) -> Option<ReceiveTarget> {
         let (operation, at) = node.awaits(head, len as u64)?;
-        let open = self.open.lock();
         let (call, part) = open.get(operation)?;
         call.landing(*part, at, len)
     }
@@ -182,12 +193,12 @@ impl DriverHost for CompletionTable {
             resume_unwind(Box::new(panic));
         }
         if self.local.poisoned.load(Ordering::SeqCst) {
-            self.abort(&poisoned(), &driver.blocks);
+            self.abort(driver, &poisoned());
         }
     }
 
-    fn broken(&self, bug: &Error, blocks: &Arc<BlockPool>) {
+    fn broken(&self, driver: &Driver<Self>, bug: &Error) {
         self.local.poison();
-        self.abort(bug, blocks);
+        self.abort(driver, bug);
     }
 }

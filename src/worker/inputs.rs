@@ -7,7 +7,6 @@ use std::sync::Arc;
 
 use super::WorkerStore;
 use super::call::{PendingKey, PullTarget};
-use super::memory::SpareLoans;
 use crate::codec::Codec;
 use crate::error::{Result, fail};
 use crate::job::encoding::{EncodingSource, WorkerResiduals};
@@ -45,6 +44,24 @@ pub(super) enum OutgoingValue {
 pub(super) struct CallInputs<'a> {
     pub(super) lent: &'a [Lent],
     pub(super) coding: Option<(&'a Codec, &'a mut WorkerResiduals)>,
+}
+
+/// Loans that have ended. Frames may still refer to some.
+#[derive(Default)]
+pub(super) struct SpareLoans(Vec<Arc<Loan>>);
+
+impl SpareLoans {
+    /// Keeps loans, up to a maximum of all.
+    pub(super) fn keep(&mut self, loans: impl Iterator<Item = Arc<Loan>>, most: usize) {
+        self.0.extend(loans);
+        self.0.truncate(most);
+    }
+
+    /// A loan that has ended and to which no frame refers.
+    fn take(&mut self) -> Option<Arc<Loan>> {
+        let at = self.0.iter_mut().position(|loan| Arc::get_mut(loan).is_some())?;
+        Some(self.0.swap_remove(at))
+    }
 }
 
 impl OutgoingValue {

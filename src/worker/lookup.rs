@@ -35,15 +35,15 @@ impl WorkerStore {
         list: impl IntoIterator<Item = T>,
         ask: impl Fn(&mut WorkerMachine, T, Time) -> std::result::Result<OpId, Failure>,
     ) -> (Arc<PendingCall>, Result<()>) {
-        let call = PendingCall::new(&self.driver, None, Plan::default(), Vec::new());
+        let call = PendingCall::new(self.home(), None, Plan::default(), Vec::new());
         let mut list = list.into_iter().enumerate().peekable();
         let mut refused = false;
         // Steps are bounded, so that a long list does not block the machine.
         while list.peek().is_some() && !refused {
-            let some = self.step(|worker, now| {
+            let some = self.step_with(|worker, open, now| {
                 for (part, item) in list.by_ref().take(AT_ONCE.0) {
                     match ask(worker, item, now) {
-                        Ok(operation) => self.driver.host.enter(operation, &call, part),
+                        Ok(operation) => open.enter(operation, &call, part),
                         Err(failure) => {
                             call.fail(part, self.error(&failure));
                             refused = true;

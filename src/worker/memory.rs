@@ -2,13 +2,13 @@
 
 use std::cell::Cell;
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
-use super::call::{PendingCall, PendingKey};
-use super::completions::CompletionTable;
-use super::submit::KeyRequest;
+use super::call::{CallHome, PendingCall, PendingKey};
+use super::inputs::SpareLoans;
+use super::requests::KeyRequest;
 use crate::local::plan::Plan;
-use crate::runtime::{Bytes, Driver, Loan};
+use crate::runtime::Bytes;
 use crate::tensor::Lent;
 
 /// Maximum number of calls that are kept: one, and some that a thread of the transport has not dropped yet.
@@ -30,10 +30,6 @@ pub(super) struct CallMemory {
     pub(super) made: Vec<KeyRequest<Bytes>>,
     pub(super) loans: SpareLoans,
 }
-
-/// Loans that have ended. Frames may still refer to some.
-#[derive(Default)]
-pub(super) struct SpareLoans(Vec<Arc<Loan>>);
 
 thread_local! {
     static MEMORY: Cell<Option<Box<CallMemory>>> = const { Cell::new(None) };
@@ -69,18 +65,18 @@ impl CallMemory {
     /// A call in the memory of one that has ended, if there is one.
     pub(super) fn begin(
         &mut self,
-        driver: &Arc<Driver<CompletionTable>>,
+        home: Weak<dyn CallHome>,
         ticket: Option<u64>,
         plan: Plan,
         parts: Vec<PendingKey>,
     ) -> Arc<PendingCall> {
         for at in 0..self.calls.len() {
             if let Some(call) = Arc::get_mut(&mut self.calls[at]) {
-                call.again(driver, ticket, plan, parts);
+                call.again(home, ticket, plan, parts);
                 return self.calls.swap_remove(at);
             }
         }
-        PendingCall::new(driver, ticket, plan, parts)
+        PendingCall::new(home, ticket, plan, parts)
     }
 
     /// Keeps the memory of a call that has ended.
@@ -98,21 +94,12 @@ impl CallMemory {
             if parts.capacity() == 0 {
                 continue;
             }
-            self.loans.0.extend(parts.iter_mut().filter_map(PendingKey::take_loan));
-            self.loans.0.truncate(MOST_KEYS);
+            self.loans.keep(parts.iter_mut().filter_map(PendingKey::take_loan), MOST_KEYS);
             parts.clear();
             self.plans.push(plan);
             self.lists.push(parts);
         }
         self.plans.truncate(MOST_CALLS);
         self.lists.truncate(MOST_CALLS);
-    }
-}
-
-impl SpareLoans {
-    /// A loan that has ended and to which no frame refers.
-    pub(super) fn take(&mut self) -> Option<Arc<Loan>> {
-        let at = self.0.iter_mut().position(|loan| Arc::get_mut(loan).is_some())?;
-        Some(self.0.swap_remove(at))
     }
 }

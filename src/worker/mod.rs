@@ -9,7 +9,10 @@ mod long_lists;
 mod lookup;
 mod memory;
 mod message_limit;
+mod requests;
 mod rows;
+#[cfg(test)]
+mod shared_locks;
 mod submit;
 
 #[cfg(any(fuzzing, test))]
@@ -17,8 +20,8 @@ pub(crate) use collective::Announcement;
 
 use std::collections::HashSet;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 
 use crate::config::{self, JobConfig};
 use crate::deadline::Deadline;
@@ -43,9 +46,9 @@ use crate::search;
 use crate::sys::sync::Mutex;
 use crate::tensor::{Buffer, DType};
 use crate::transport;
-use call::PendingCall;
+use call::{CallHome, PendingCall};
 use collective::Collective;
-use completions::CompletionTable;
+use completions::{CompletionTable, OpenCalls};
 use kvstore_protocol::{Failure, Machine as _, Node, NodeStart, OpId, Placement, Reason, Time};
 use lookup::{StoreKeyNames, spec_of};
 use memory::CallMemory;
@@ -162,6 +165,11 @@ impl WorkerStore {
         Ok(())
     }
 
+    /// What settles the events of calls.
+    fn home(&self) -> Weak<dyn CallHome> {
+        Arc::downgrade(&self.driver) as Weak<_>
+    }
+
     /// Converts a deadline to the machine's clock.
     fn moment(&self, deadline: Deadline) -> Time {
         match deadline {
@@ -173,6 +181,15 @@ impl WorkerStore {
     /// Runs a step of the worker's machine; an error if the machine has stopped.
     fn step<T>(&self, work: impl FnOnce(&mut WorkerMachine, Time) -> T) -> Result<T> {
         self.driver.step(|node, now| work(&mut node.part, now)).ok_or_else(closed)
+    }
+
+    /// Like `step`, for work that changes the table of pending calls too.
+    fn step_with<T>(
+        &self,
+        work: impl FnOnce(&mut WorkerMachine, &mut OpenCalls, Time) -> T,
+    ) -> Result<T> {
+        let step = self.driver.step_with(|node, open, now| work(&mut node.part, open, now));
+        step.ok_or_else(closed)
     }
 
     /// Makes one request about the job or a key, and waits for its end.
@@ -190,11 +207,11 @@ impl WorkerStore {
         deadline: Deadline,
         ask: impl FnOnce(&mut WorkerMachine, Time, Time) -> std::result::Result<OpId, Failure>,
     ) -> (Result<()>, Vec<u8>) {
-        let call = PendingCall::new(&self.driver, None, Plan::default(), Vec::new());
+        let call = PendingCall::new(self.home(), None, Plan::default(), Vec::new());
         let end = self.moment(deadline);
-        let asked = self.step(|worker, now| {
+        let asked = self.step_with(|worker, open, now| {
             let operation = ask(worker, now, end).map_err(|failure| self.error(&failure))?;
-            self.driver.host.enter(operation, &call, 0);
+            open.enter(operation, &call, 0);
             Ok(())
         });
         let asked = asked.flatten();
@@ -432,7 +449,7 @@ impl JobMember for WorkerStore {
         self.driver.stop();
         let is_poisoned = self.local.poisoned.load(Ordering::SeqCst);
         let why = if is_poisoned { poisoned() } else { closed() };
-        self.driver.host.abort(&why, &self.driver.blocks);
+        self.driver.host.abort(&self.driver, &why);
         self.driver.tracer.finish("worker", self.rank);
     }
 
@@ -458,6 +475,11 @@ impl JobMember for WorkerStore {
              kv_serve is called, or set server_updater=yes if one source serves all roles",
             self.rank
         ))
+    }
+
+    #[cfg(test)]
+    fn takings(&self) -> u64 {
+        self.driver.takings()
     }
 
     fn stats(&self) -> String {
@@ -554,11 +576,12 @@ impl JobMember for WorkerStore {
     /// is undefined.
     fn cancel(&self, ticket: u64) {
         let number = Tickets::<LocalOperation>::number(ticket);
-        let Some(call) = self.driver.host.call_of(number) else { return };
+        let found = self.driver.with_registry(|open| open.call_of(number));
+        let Some(call) = found else { return };
         let stop = |some: &[OpId]| {
-            self.step(|worker, _| {
+            self.step_with(|worker, open, _| {
                 some.iter().for_each(|operation| worker.abandon(*operation));
-                self.driver.host.forget(some)
+                open.forget(some)
             })
         };
         let stopped: usize =

@@ -1,12 +1,12 @@
 //! Submission of a checked call (also called: dispatch): one request to the machine for each key.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::WorkerStore;
 use super::call::{PendingCall, PendingKey, PullTarget};
 use super::inputs::{CallInputs, OutgoingValue, part_of};
 use super::memory::CallMemory;
+use super::requests::{KeyOperation, KeyRequest};
 use super::rows::{self, WantedRows};
 use crate::deadline::Deadline;
 use crate::error::{Error, Result};
@@ -18,47 +18,6 @@ use kvstore_protocol::{PullDependency, Time};
 
 /// Batch size of requests: maximum keys, and bytes of their values.
 pub(super) const AT_ONCE: (usize, usize) = (128, 512 << 10);
-
-/// Request for one key of a call.
-pub(super) struct KeyRequest<V = OutgoingValue> {
-    pub(super) key: u64,
-    pub(super) what: KeyOperation<V>,
-}
-
-impl KeyRequest {
-    /// Bytes of the values that it sends.
-    fn bytes(&self) -> usize {
-        match &self.what {
-            KeyOperation::Push(value) | KeyOperation::PushPull(value) => value.bytes(),
-            _ => 0,
-        }
-    }
-
-    fn make(
-        self,
-        mut value: impl FnMut(OutgoingValue) -> Result<Bytes>,
-    ) -> Result<KeyRequest<Bytes>> {
-        let what = match self.what {
-            KeyOperation::Push(draft) => KeyOperation::Push(value(draft)?),
-            KeyOperation::PushPull(draft) => KeyOperation::PushPull(value(draft)?),
-            KeyOperation::Pull => KeyOperation::Pull,
-            KeyOperation::Want(wanted, after) => KeyOperation::Want(wanted, after),
-            KeyOperation::Restore(slices) => KeyOperation::Restore(slices),
-        };
-        Ok(KeyRequest { key: self.key, what })
-    }
-}
-
-/// Operation of a request.
-pub(super) enum KeyOperation<V = OutgoingValue> {
-    Push(V),
-    PushPull(V),
-    Pull,
-    /// Queries instead of values, for some slices.
-    Want(BTreeMap<u32, Vec<u8>>, PullDependency),
-    /// Slices of a checkpoint.
-    Restore(Vec<Bytes>),
-}
 
 impl WorkerStore {
     fn check_call(&self, call: DataCall) -> Result<()> {
@@ -109,7 +68,7 @@ impl WorkerStore {
             parts.push(PendingKey::new(slot, target, outs));
             orders.push(KeyRequest { key, what });
         }
-        let call = PendingCall::new(&self.driver, ticket, plan, parts);
+        let call = PendingCall::new(self.home(), ticket, plan, parts);
         let mut memory = CallMemory::take();
         memory.requests.extend(orders);
         let sent = self.launch(&mut memory, call, CallInputs::default(), priority, deadline);
@@ -172,7 +131,7 @@ impl WorkerStore {
         let mut unsent = codec.map(|codec| (codec, self.unsent.lock()));
         let coding = unsent.as_mut().map(|(codec, unsent)| (&**codec, &mut **unsent));
         let inputs = CallInputs { lent: &values, coding };
-        let call = memory.begin(&self.driver, ticket, plan, parts);
+        let call = memory.begin(self.home(), ticket, plan, parts);
         let sent = self.launch(memory, call, inputs, priority, deadline);
         memory.values = values;
         drop(unsent);
@@ -232,7 +191,7 @@ impl WorkerStore {
         priority: i32,
         end: Time,
     ) -> Result<()> {
-        self.step(|worker, now| {
+        self.step_with(|worker, open, now| {
             for (part, KeyRequest { key, what }) in (first..).zip(requests) {
                 let operation = match what {
                     KeyOperation::PushPull(value) => {
@@ -246,7 +205,7 @@ impl WorkerStore {
                     KeyOperation::Restore(slices) => worker.restore(key, slices, now, end),
                 };
                 match operation {
-                    Ok(operation) => self.driver.host.enter(operation, call, part),
+                    Ok(operation) => open.enter(operation, call, part),
                     // No request has begun: the machine refuses either the first of a call or none.
                     Err(failure) if part == 0 => return Err(self.error(&failure)),
                     Err(failure) => call.fail(part, self.error(&failure)),

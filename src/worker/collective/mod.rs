@@ -162,7 +162,7 @@ impl WorkerStore {
 
     /// Waits until this worker's calls have ended.
     pub(crate) fn wait_for_own_calls(&self, call: &str, deadline: Deadline) -> Result<()> {
-        while !self.driver.host.is_idle() {
+        while !self.driver.with_registry(|open| open.is_idle()) {
             if deadline.is_over() || interrupt::requested() {
                 return Err(fail!(Timeout, "{call}: calls of this worker are still at work"));
             }

@@ -15,7 +15,7 @@ use crate::worker::WorkerStore;
 use crate::worker::call::{PendingCall, PendingKey, PullTarget};
 use crate::worker::inputs::CallInputs;
 use crate::worker::memory::CallMemory;
-use crate::worker::submit::{KeyOperation, KeyRequest};
+use crate::worker::requests::{KeyOperation, KeyRequest};
 use kvstore_protocol::{Data, Placement, PullDependency};
 
 impl WorkerStore {
@@ -88,7 +88,7 @@ impl WorkerStore {
     ) -> Result<Arc<PendingCall>> {
         let part = PendingKey::new(Arc::clone(slot), target, 0..0);
         let order = KeyRequest { key: slot.key.id(), what };
-        let call = PendingCall::new(&self.driver, None, Plan::default(), vec![part]);
+        let call = PendingCall::new(self.home(), None, Plan::default(), vec![part]);
         let mut memory = CallMemory::default();
         memory.requests.push_back(order);
         let call = self.launch(&mut memory, call, CallInputs::default(), 0, deadline)?;

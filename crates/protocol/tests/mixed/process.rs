@@ -297,7 +297,7 @@ impl<P: Part> Process for Running<P> {
         self.part.act(now);
         let machine = (self.machine)(&mut self.part);
         machine.news();
-        let frames = machine.send(now).into_iter();
+        let frames = machine.send(now);
         frames.map(|frame| (frame.to.to_string(), write_frame(&frame.message))).collect()
     }
 

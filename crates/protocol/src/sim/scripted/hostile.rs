@@ -305,7 +305,7 @@ fn frame_of(
 ) -> Message<Bytes> {
     let kind = message.head.kind;
     hostile.say(to.0, message);
-    let frames = hostile.send(now).into_iter().filter(|frame| &*frame.to == to.1);
+    let frames = hostile.send(now).filter(|frame| &*frame.to == to.1);
     let mut frame = frames.map(|frame| frame.message).find(|it| it.head.kind == kind).unwrap();
     if is_outside(kind) {
         frame.head.sequence = 0;

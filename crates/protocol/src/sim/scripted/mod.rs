@@ -223,7 +223,7 @@ impl Job {
     fn frames(&mut self) -> Vec<(Arc<str>, OutgoingFrame<Bytes>)> {
         let (now, mut frames) = (self.now, Vec::new());
         if !self.stopped.contains(SCHEDULER) {
-            let sent = self.scheduler.send(now).into_iter();
+            let sent = self.scheduler.send(now);
             frames.extend(sent.map(|frame| (SCHEDULER.into(), frame)));
         }
         for (address, node) in &mut self.nodes {
@@ -241,7 +241,7 @@ impl Job {
                     self.closed += serve(&mut node.part, me.rank, self.model.as_mut());
                 }
             }
-            frames.extend(node.send(now).into_iter().map(|frame| (address.clone(), frame)));
+            frames.extend(node.send(now).map(|frame| (address.clone(), frame)));
         }
         frames
     }

@@ -323,7 +323,7 @@ fn terms_of_a_later_release_are_compared_and_passed_on() {
         message.head =
             Header { role, rank, job: job_name, incarnation: 9 + u64::from(rank), ..message.head };
         job.scheduler.receive(message, job.now);
-        let frames = job.scheduler.send(job.now).into_iter();
+        let frames = job.scheduler.send(job.now);
         frames.map(|frame| frame.message).next_back().expect("an answer")
     };
     let book = hello(0, &[("quorum", "3")]);

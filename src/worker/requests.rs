@@ -1,0 +1,50 @@
+//! Requests of a call to the machine, one for each key, before and after their values are made.
+
+use std::collections::BTreeMap;
+
+use super::inputs::OutgoingValue;
+use crate::error::Result;
+use crate::runtime::Bytes;
+use kvstore_protocol::PullDependency;
+
+/// Request for one key of a call.
+pub(super) struct KeyRequest<V = OutgoingValue> {
+    pub(super) key: u64,
+    pub(super) what: KeyOperation<V>,
+}
+
+impl KeyRequest {
+    /// Bytes of the values that it sends.
+    pub(super) fn bytes(&self) -> usize {
+        match &self.what {
+            KeyOperation::Push(value) | KeyOperation::PushPull(value) => value.bytes(),
+            _ => 0,
+        }
+    }
+
+    /// The request with the value that `value` makes of its draft.
+    pub(super) fn make(
+        self,
+        mut value: impl FnMut(OutgoingValue) -> Result<Bytes>,
+    ) -> Result<KeyRequest<Bytes>> {
+        let what = match self.what {
+            KeyOperation::Push(draft) => KeyOperation::Push(value(draft)?),
+            KeyOperation::PushPull(draft) => KeyOperation::PushPull(value(draft)?),
+            KeyOperation::Pull => KeyOperation::Pull,
+            KeyOperation::Want(wanted, after) => KeyOperation::Want(wanted, after),
+            KeyOperation::Restore(slices) => KeyOperation::Restore(slices),
+        };
+        Ok(KeyRequest { key: self.key, what })
+    }
+}
+
+/// Operation of a request.
+pub(super) enum KeyOperation<V = OutgoingValue> {
+    Push(V),
+    PushPull(V),
+    Pull,
+    /// Queries instead of values, for some slices.
+    Want(BTreeMap<u32, Vec<u8>>, PullDependency),
+    /// Slices of a checkpoint.
+    Restore(Vec<Bytes>),
+}
