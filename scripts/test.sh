@@ -128,6 +128,8 @@ suite_rust() {
   run "cargo test, faults in jobs" count_cargo \
     cargo test -p libkvstore --no-fail-fast --features fault-injection --test dist faults
   run "cargo test, jobs over TCP" count_cargo env KV_SHM=no cargo test --no-fail-fast --test dist
+  run "cargo test, jobs over TLS" count_cargo env KV_SHM=no KV_TEST_TLS=yes \
+    cargo test --no-fail-fast --test dist
   if ldconfig -p | grep -q 'libucp\.so\.0'; then
     run "cargo test, jobs over the TCP of UCX" count_cargo \
       env KV_TRANSPORT=ucx UCX_TLS=tcp cargo test --no-fail-fast --test dist

@@ -47,8 +47,28 @@ impl Job {
             ("timeout_ms", "30000".into()),
             ("threads", "2".into()),
         ];
-        let all = common.into_iter().chain(self.options.clone());
+        let all = common.into_iter().chain(self.certificate(role)).chain(self.options.clone());
         all.map(|(name, value)| (name.to_string(), value)).collect()
+    }
+
+    /// Options of the certificate of a role, if jobs have them.
+    fn certificate(&self, role: &str) -> Vec<(&'static str, String)> {
+        if !has_certificates() {
+            return Vec::new();
+        }
+        let reads = self.options.contains(&("role", "reader".into()));
+        let name = match role {
+            "scheduler" => "scheduler",
+            "server" => "any-server",
+            _ if reads => "any-reader",
+            _ => "any-worker",
+        };
+        let file = |name: &str| format!("{}/tests/certs/{name}", env!("CARGO_MANIFEST_DIR"));
+        vec![
+            ("tls_ca_file", file("ca.pem")),
+            ("tls_cert_file", file(&format!("{name}.pem"))),
+            ("tls_key_file", file(&format!("{name}.key"))),
+        ]
     }
 
     pub fn config(&self, role: &str, rank: Option<usize>, root: &str) -> Config {
@@ -152,6 +172,11 @@ impl Job {
         others.end().into_iter().for_each(std::result::Result::unwrap);
         results
     }
+}
+
+/// Whether `KV_TEST_TLS` asks for jobs with certificates.
+pub fn has_certificates() -> bool {
+    std::env::var_os("KV_TEST_TLS").is_some()
 }
 
 /// Runs a scheduler or a server of this build until it ends.

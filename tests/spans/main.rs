@@ -8,6 +8,8 @@ mod common;
 #[allow(dead_code, reason = "the tests of jobs use all of it")]
 #[path = "../dist/job.rs"]
 mod job;
+#[path = "../dist/other_build.rs"]
+mod other_build;
 
 use std::time::Duration;
 
