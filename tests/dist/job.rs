@@ -84,11 +84,11 @@ impl Job {
 
     /// Starts the scheduler and the servers, of the other build if there is one.
     pub fn start(&self) -> Others {
-        self.start_with(None::<fn(&Store)>)
+        self.start_with(None::<&fn(&Store)>)
     }
 
     /// Starts the scheduler, and the servers, which run `prepare` first: those are of this build then.
-    fn start_with(&self, prepare: Option<impl Fn(&Store) + Clone + Send + 'static>) -> Others {
+    fn start_with(&self, prepare: Option<&(impl Fn(&Store) + Clone + Send + 'static)>) -> Others {
         let root = free_address();
         let mut threads = Vec::new();
         for (role, count) in [("scheduler", 1), ("server", self.servers)] {
@@ -96,7 +96,7 @@ impl Job {
                 let is_other = other_build::is_used() && (role == "scheduler" || prepare.is_none());
                 let (kind, options) = (self.kind, self.options(role, &root));
                 let config = self.config(role, None, &root);
-                let prepare = prepare.clone();
+                let prepare = prepare.cloned();
                 threads.push(thread::spawn(move || {
                     if is_other {
                         other_build::serve(kind, &options)
@@ -139,7 +139,7 @@ impl Job {
         prepare: impl Fn(&Store) + Clone + Send + 'static,
         program: impl Fn(&Store, usize) -> T + Send + Sync + Clone + 'static,
     ) -> Vec<T> {
-        self.work(self.start_with(Some(prepare)), program)
+        self.work(self.start_with(Some(&prepare)), program)
     }
 
     pub fn run<T: Send + 'static>(

@@ -2,6 +2,7 @@
 //! servers of a job run in it, through the C interface.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::mem::transmute;
 use std::ptr;
 use std::sync::OnceLock;
 
@@ -9,15 +10,22 @@ use super::job::{End, Ended};
 
 const OK: c_int = 0;
 
+type Create = unsafe extern "C" fn(*mut *mut c_void) -> c_int;
+type Set = unsafe extern "C" fn(*mut c_void, *const c_char, *const c_char) -> c_int;
+type Open = unsafe extern "C" fn(*const c_char, *const c_void, *mut *mut c_void) -> c_int;
+type Serve = unsafe extern "C" fn(*mut c_void) -> c_int;
+type Free = unsafe extern "C" fn(*mut c_void);
+type Text = unsafe extern "C" fn() -> *const c_char;
+
 /// The functions that a scheduler or a server needs, as `kvstore.h` declares them.
 struct Library {
-    config_create: unsafe extern "C" fn(*mut *mut c_void) -> c_int,
-    config_set: unsafe extern "C" fn(*mut c_void, *const c_char, *const c_char) -> c_int,
-    config_free: unsafe extern "C" fn(*mut c_void),
-    create: unsafe extern "C" fn(*const c_char, *const c_void, *mut *mut c_void) -> c_int,
-    serve: unsafe extern "C" fn(*mut c_void) -> c_int,
-    free: unsafe extern "C" fn(*mut c_void),
-    last_error: unsafe extern "C" fn() -> *const c_char,
+    config_create: Create,
+    config_set: Set,
+    config_free: Free,
+    create: Open,
+    serve: Serve,
+    free: Free,
+    last_error: Text,
 }
 
 /// The other library, which is opened at the first call and never closed; None without one.
@@ -39,8 +47,8 @@ impl Library {
         // SAFETY: a name that ends in 0; the library's initialisers need nothing.
         let opened = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         assert!(!opened.is_null(), "KV_TEST_BUILD: {path} cannot be opened");
-        // SAFETY: an open library, and a name that ends in 0.
         let find = |name: &CStr| {
+            // SAFETY: an open library, and a name that ends in 0.
             let found = unsafe { libc::dlsym(opened, name.as_ptr()) };
             assert!(!found.is_null(), "{path} has no {name:?}");
             found
@@ -48,13 +56,13 @@ impl Library {
         // SAFETY: the types are those of kvstore.h.
         unsafe {
             Self {
-                config_create: std::mem::transmute(find(c"kv_config_create")),
-                config_set: std::mem::transmute(find(c"kv_config_set")),
-                config_free: std::mem::transmute(find(c"kv_config_free")),
-                create: std::mem::transmute(find(c"kv_create")),
-                serve: std::mem::transmute(find(c"kv_serve")),
-                free: std::mem::transmute(find(c"kv_free")),
-                last_error: std::mem::transmute(find(c"kv_last_error")),
+                config_create: transmute::<*mut c_void, Create>(find(c"kv_config_create")),
+                config_set: transmute::<*mut c_void, Set>(find(c"kv_config_set")),
+                config_free: transmute::<*mut c_void, Free>(find(c"kv_config_free")),
+                create: transmute::<*mut c_void, Open>(find(c"kv_create")),
+                serve: transmute::<*mut c_void, Serve>(find(c"kv_serve")),
+                free: transmute::<*mut c_void, Free>(find(c"kv_free")),
+                last_error: transmute::<*mut c_void, Text>(find(c"kv_last_error")),
             }
         }
     }
