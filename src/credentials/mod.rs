@@ -150,7 +150,12 @@ impl Credentials {
 
     /// Whether records follow each greeting of this process, whose keys are made of its token. TLS has its own.
     pub(crate) fn seals(&self) -> bool {
-        self.integrity == Integrity::Records && self.has_token() && self.tls.is_none()
+        self.integrity == Integrity::Records && self.can_seal()
+    }
+
+    /// Whether records may follow a greeting of this process.
+    pub(crate) fn can_seal(&self) -> bool {
+        self.has_token() && self.tls.is_none()
     }
 
     /// Whether this listener, which is not a worker, may be called by `who`: servers and workers call the

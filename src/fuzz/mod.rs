@@ -173,6 +173,11 @@ fn with_file(data: &[u8], read: impl FnOnce(&str)) {
     }
 }
 
+/// Offers of UCX, and messages over it.
+pub fn fabric(data: &[u8]) {
+    transport::fabric(data);
+}
+
 #[cfg(test)]
 mod tests {
     use super::corpus;
@@ -192,6 +197,7 @@ mod tests {
         replay("greeting.tar", super::greeting);
         replay("records.tar", super::records);
         replay("offers.tar", super::offers);
+        replay("fabric.tar", super::fabric);
     }
 
     #[test]

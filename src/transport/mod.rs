@@ -47,7 +47,7 @@ pub(crate) use table::PeerChoice;
 use table::examine;
 use tcp::TcpTransport;
 #[cfg(any(fuzzing, test))]
-pub(crate) use {shm::offers, tcp::greeting, tls::records};
+pub(crate) use {shm::offers, tcp::greeting, tls::records, ucx::fabric};
 
 use crate::config::Config;
 use crate::config::address::has_port;

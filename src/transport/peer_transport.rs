@@ -65,6 +65,11 @@ pub(super) trait PeerTransport: Send + Sync {
     /// A path to the peer at this address, with whom this process has a connection; or why there is none.
     fn path(&self, to: &str) -> Result<Box<dyn PeerPath>, String>;
 
+    /// Whether offers have secrets: they travel over sealed connections alone.
+    fn has_secrets(&self) -> bool {
+        false
+    }
+
     /// Takes an offer of a peer, which has arrived over the connection. `from` is as in [`Inbox::arrived`].
     fn accept(&self, from: &str, offer: &[u8]);
 

@@ -91,12 +91,20 @@ impl Transports {
         self.opened.iter().flatten()
     }
 
-    /// Takes an offer of a peer. `from` is as in [`Inbox::arrived`].
-    pub(super) fn accept(&self, kind: u16, from: &str, offer: &[u8]) {
+    /// Takes an offer of a peer, which has arrived over a connection that is sealed or not. `from` is as in
+    /// [`Inbox::arrived`].
+    pub(super) fn accept(&self, kind: u16, from: &str, offer: &[u8], is_sealed: bool) {
         let row = TABLE.iter().position(|row| offers(row) == Some(kind));
-        if let Some(Ok(transport)) = row.and_then(|row| self.opened.get(row)) {
+        if let Some(Ok(transport)) = row.and_then(|row| self.opened.get(row))
+            && (is_sealed || !transport.has_secrets())
+        {
             transport.accept(from, offer);
         }
+    }
+
+    /// Whether a transport needs sealed connections for its offers.
+    pub(super) fn have_secrets(&self) -> bool {
+        self.used().any(|transport| transport.has_secrets())
     }
 
     /// The last connection with a process has ended. False if no transport reports that.
@@ -155,8 +163,8 @@ impl PeerPaths {
         Self { transports, to, paths: Vec::new(), refused: Vec::new(), used: None }
     }
 
-    /// Makes the paths for a new connection; none if the peer exchanges few bytes, for this reason.
-    pub(super) fn open(&mut self, few_bytes: Option<&str>) {
+    /// Makes the paths for a new connection, sealed or not; none if the peer exchanges few bytes, for this reason.
+    pub(super) fn open(&mut self, few_bytes: Option<&str>, is_sealed: bool) {
         self.clear();
         let transports = Arc::clone(&self.transports);
         for (row, opened) in transports.opened.iter().enumerate() {
@@ -166,6 +174,9 @@ impl PeerPaths {
             let path = match (opened, few_bytes) {
                 (Err(reason), _) => Err(reason.clone()),
                 (Ok(_), Some(reason)) => Err(reason.to_owned()),
+                (Ok(transport), None) if transport.has_secrets() && !is_sealed => {
+                    Err("the connection is not sealed: the peer has not asked for that".into())
+                }
                 (Ok(transport), None) => transport.path(&self.to),
             };
             match path {

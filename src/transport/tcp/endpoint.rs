@@ -95,7 +95,10 @@ impl Endpoint {
 
     /// Whether this process asks for records behind the greetings of its calls.
     pub(super) fn seals(&self) -> bool {
-        self.credentials().is_some_and(Credentials::seals)
+        self.credentials().is_some_and(|credentials| {
+            let needs_secrecy = self.incoming.transports.have_secrets();
+            credentials.seals() || credentials.can_seal() && needs_secrecy
+        })
     }
 
     /// Whether an address is that of the scheduler.
@@ -167,7 +170,9 @@ impl Receiver for Incoming {
                     self.inbox.arrived(from, len, &mut pieces);
                 }
             }
-            MessageKind::Offer(kind) => self.transports.accept(kind, from, payload),
+            MessageKind::Offer(kind) => {
+                self.transports.accept(kind, from, payload, connection.is_sealed());
+            }
             MessageKind::Goodbye => connection.take_goodbye(),
         }
     }

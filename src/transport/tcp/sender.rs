@@ -58,10 +58,10 @@ impl PeerSender {
         {
             self.connection = Some(found);
         }
-        let is_open_now = self.open_connection().is_some();
-        match (is_open, is_open_now) {
-            (false, true) => self.paths.open(self.few_bytes),
-            (_, false) => {
+        let is_sealed = self.open_connection().map(|it| it.is_sealed());
+        match (is_open, is_sealed) {
+            (false, Some(is_sealed)) => self.paths.open(self.few_bytes, is_sealed),
+            (_, None) => {
                 self.connection = None;
                 self.paths.clear();
             }

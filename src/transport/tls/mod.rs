@@ -7,6 +7,8 @@
 //!
 //! Without certificates, a greeting that a token has proven may give the keys (`token_keys`).
 //!
+//! Messages of a transport that keeps no order are records too, with explicit numbers (`message_keys`).
+//!
 //! No session is resumed, and no early data is sent: listeners send no tickets, callers drop them.
 
 mod connection;
@@ -15,6 +17,7 @@ mod error;
 mod fuzz;
 mod handshake;
 mod image;
+mod message_keys;
 mod opener;
 mod record;
 mod sealer;
@@ -29,6 +32,7 @@ pub(in crate::transport) use error::TlsError;
 #[cfg(any(fuzzing, test))]
 pub(crate) use fuzz::records;
 pub(in crate::transport) use image::{content_mut, records_len, write_content};
+pub(in crate::transport) use message_keys::{MESSAGE_SECRET, MessageOpener, MessageSealer};
 #[cfg(test)]
 use opener::Opened;
 pub(in crate::transport) use opener::Opener;

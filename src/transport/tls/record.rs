@@ -64,16 +64,22 @@ impl RecordKey {
         self.sequence
     }
 
-    /// The nonce of the next record (section 5.3): the sequence number makes it unique for the key.
-    #[allow(clippy::big_endian_bytes, reason = "the byte order of TLS")]
+    /// The nonce of the next record.
     fn nonce(&mut self) -> Result<Nonce, TlsError> {
-        let mut nonce = self.iv;
-        for (byte, digit) in nonce[NONCE_LEN - 8..].iter_mut().zip(self.sequence.to_be_bytes()) {
-            *byte ^= digit;
-        }
+        let nonce = self.nonce_of(self.sequence);
         let next = self.sequence.checked_add(1);
         self.sequence = next.ok_or(TlsError::Misuse("the numbers of records are used up"))?;
-        Ok(Nonce::assume_unique_for_key(nonce))
+        Ok(nonce)
+    }
+
+    /// The nonce of a record (section 5.3): its number makes it unique for the key.
+    #[allow(clippy::big_endian_bytes, reason = "the byte order of TLS")]
+    fn nonce_of(&self, number: u64) -> Nonce {
+        let mut nonce = self.iv;
+        for (byte, digit) in nonce[NONCE_LEN - 8..].iter_mut().zip(number.to_be_bytes()) {
+            *byte ^= digit;
+        }
+        Nonce::assume_unique_for_key(nonce)
     }
 
     /// Appends a record to `out`; `fill` appends its content, of `len` bytes and at most `MAX_CONTENT`.
@@ -99,13 +105,32 @@ impl RecordKey {
         kind: ContentType,
         record: &mut [u8],
     ) -> Result<(), TlsError> {
+        let nonce = self.nonce()?;
+        self.seal_with(nonce, kind, record)
+    }
+
+    /// The same, for a record whose number no other record has.
+    pub(super) fn seal_numbered(
+        &self,
+        number: u64,
+        kind: ContentType,
+        record: &mut [u8],
+    ) -> Result<(), TlsError> {
+        self.seal_with(self.nonce_of(number), kind, record)
+    }
+
+    fn seal_with(
+        &self,
+        nonce: Nonce,
+        kind: ContentType,
+        record: &mut [u8],
+    ) -> Result<(), TlsError> {
         const CUT: TlsError =
             TlsError::Misuse("a record without room for its tag was to be sealed");
         let (front, sealed) = record.split_first_chunk_mut::<HEAD_LEN>().ok_or(CUT)?;
         *front = head(sealed.len())?;
         let (inner, place) = sealed.split_last_chunk_mut::<TAG_LEN>().ok_or(CUT)?;
         *inner.last_mut().ok_or(CUT)? = kind.into();
-        let nonce = self.nonce()?;
         let tag = self
             .key
             .seal_in_place_separate_tag(nonce, Aad::from(*front), inner)
@@ -127,13 +152,32 @@ impl RecordKey {
         place: &'a mut [u8],
         at: usize,
     ) -> Result<OpenedRecord<'a>, TlsError> {
+        let nonce = self.nonce()?;
+        self.open_with(nonce, place, at)
+    }
+
+    /// The same, for a record of any number.
+    pub(super) fn open_numbered<'a>(
+        &self,
+        number: u64,
+        place: &'a mut [u8],
+        at: usize,
+    ) -> Result<OpenedRecord<'a>, TlsError> {
+        self.open_with(self.nonce_of(number), place, at)
+    }
+
+    fn open_with<'a>(
+        &self,
+        nonce: Nonce,
+        place: &'a mut [u8],
+        at: usize,
+    ) -> Result<OpenedRecord<'a>, TlsError> {
         use AlertDescription::{BadRecordMac, RecordOverflow, UnexpectedMessage};
 
         let head = *place
             .get(at..)
             .and_then(|record| record.first_chunk::<HEAD_LEN>())
             .ok_or(TlsError::Misuse("a record without its header was to be opened"))?;
-        let nonce = self.nonce()?;
         let inner = self
             .key
             .open_within(nonce, Aad::from(head), place, at + HEAD_LEN..)

@@ -24,6 +24,10 @@ impl Drop for Secret {
 }
 
 impl Secret {
+    pub(super) fn of(bytes: [u8; HASH]) -> Self {
+        Self(bytes)
+    }
+
     fn prk(&self) -> Prk {
         Prk::new_less_safe(HKDF_SHA256, &self.0)
     }

@@ -65,6 +65,32 @@ functions! {
     request_free = c"ucp_request_free" (Handle);
 }
 
+/// Bits of masks and flags, as the interface of UCX numbers them.
+pub(super) mod bits {
+    pub(in crate::transport::ucx) const CONTEXT_FEATURES: u64 = 1;
+    pub(in crate::transport::ucx) const WAKEUP: u64 = 1 << 4;
+    pub(in crate::transport::ucx) const ACTIVE_MESSAGES: u64 = 1 << 6;
+    pub(in crate::transport::ucx) const THREAD_MODE: u64 = 1;
+    pub(in crate::transport::ucx) const WORKER_FLAGS: u64 = 1 << 5;
+    pub(in crate::transport::ucx) const IGNORE_REQUEST_LEAK: u64 = 1;
+    pub(in crate::transport::ucx) const SERIALIZED: i32 = 1;
+    pub(in crate::transport::ucx) const ENDPOINT_ADDRESS: u64 = 1;
+    pub(in crate::transport::ucx) const ENDPOINT_ERROR_MODE: u64 = 1 << 1;
+    pub(in crate::transport::ucx) const ENDPOINT_ERROR_HANDLER: u64 = 1 << 2;
+    pub(in crate::transport::ucx) const ERRORS_OF_PEER: i32 = 1;
+    pub(in crate::transport::ucx) const HANDLER_ALL: u64 = 0b1111;
+    pub(in crate::transport::ucx) const PERSISTENT_DATA: u32 = 1 << 1;
+    pub(in crate::transport::ucx) const IS_KEPT: u64 = 1 << 16;
+    pub(in crate::transport::ucx) const IS_RENDEZVOUS: u64 = 1 << 17;
+    pub(in crate::transport::ucx) const CALLBACK: u32 = 1 << 1;
+    pub(in crate::transport::ucx) const USER_DATA: u32 = 1 << 2;
+    pub(in crate::transport::ucx) const DATATYPE: u32 = 1 << 3;
+    pub(in crate::transport::ucx) const MEMORY_TYPE: u32 = 1 << 6;
+    /// Bytes in one place, and in several.
+    pub(in crate::transport::ucx) const CONTIGUOUS: u64 = 1 << 3;
+    pub(in crate::transport::ucx) const SLICES: u64 = 2;
+}
+
 /// Status codes of functions and callbacks.
 pub(super) const OK: i32 = 0;
 pub(super) const IN_PROGRESS: i32 = 1;

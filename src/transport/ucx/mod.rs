@@ -2,11 +2,16 @@
 //! never needed. Also called: fabric, RDMA, InfiniBand, RoCE.
 //!
 //! A process has one worker, and one thread that lets it work. Each offers its worker's address to its peers over
-//! their admitted connections, with a secret for the pair; a message without a secret of this process is dropped.
+//! their admitted connections, with a tag for the pair; a message without a tag of this process is dropped. In jobs
+//! with credentials the connections are sealed, the offer has a secret too, and messages are records whose keys are
+//! made of it.
 //! A sender contacts the peer first, and uses UCX once the peer has answered. The end of the connection ends the
 //! endpoint: UCX does not notice every end of a process.
 
 mod devices;
+mod events;
+#[cfg(any(fuzzing, test))]
+mod fuzz;
 mod library;
 mod link;
 mod offer;
@@ -28,10 +33,12 @@ use super::peer_transport::{
 use super::{Inbox, SendBuffer, SendBuffers, TransportConfig};
 use crate::sys::sync::Mutex;
 use devices::fabric_devices;
+#[cfg(any(fuzzing, test))]
+pub(crate) use fuzz::fabric;
 use library::Library;
 use link::Link;
-use offer::UcxOffer;
-use peers::{Deliveries, UcxPeers};
+use offer::{FRONT, UcxMessage, UcxOffer};
+use peers::{Deliveries, UcxFrames, UcxPeers};
 use worker::UcxWorker;
 
 pub(super) const ROW: TransportRow =
@@ -45,9 +52,6 @@ const LAST_WORDS: Duration = Duration::from_millis(500);
 
 /// Whether this process could use UCX.
 fn probe(choice: &TransportChoice<'_>) -> Result<String, String> {
-    if choice.has_credentials {
-        return Err("the job has credentials, and frames over UCX are not encrypted".into());
-    }
     let devices = fabric_devices(crate::config::counted_fabrics().as_deref());
     let devices = match devices {
         Ok(devices) => devices.join(", "),
@@ -55,11 +59,12 @@ fn probe(choice: &TransportChoice<'_>) -> Result<String, String> {
         Err(reason) => reason,
     };
     let (major, minor, release) = Library::open()?.version;
-    Ok(format!("UCX {major}.{minor}.{release}: {devices}"))
+    let sealed = if choice.has_credentials { ", sealed" } else { "" };
+    Ok(format!("UCX {major}.{minor}.{release}{sealed}: {devices}"))
 }
 
-fn open(_: &TransportConfig, inbox: &Arc<dyn Inbox>) -> Result<Arc<dyn PeerTransport>, String> {
-    Ok(Arc::new(UcxTransport::start(inbox, &[])?))
+fn open(place: &TransportConfig, inbox: &Arc<dyn Inbox>) -> Result<Arc<dyn PeerTransport>, String> {
+    Ok(Arc::new(UcxTransport::start(inbox, &[], place.credentials.is_some())?))
 }
 
 struct UcxTransport {
@@ -75,18 +80,25 @@ struct Shared {
     efd: RawFd,
     closed: AtomicBool,
     buffers: Arc<SendBuffers>,
+    /// Whether messages are sealed.
+    is_sealed: bool,
 }
 
 impl UcxTransport {
     /// Opens a worker, with these settings of UCX beside those of its environment variables.
-    fn start(inbox: &Arc<dyn Inbox>, settings: &[(&str, &str)]) -> Result<Self, String> {
-        let worker = UcxWorker::open(Library::open()?, settings)?;
+    fn start(
+        inbox: &Arc<dyn Inbox>,
+        settings: &[(&str, &str)],
+        is_sealed: bool,
+    ) -> Result<Self, String> {
+        let (worker, buffers) = (UcxWorker::open(Library::open()?, settings)?, Arc::default());
         let shared = Arc::new(Shared {
             inbox: Arc::clone(inbox),
             efd: worker.efd(),
-            peers: Mutex::new(UcxPeers::new(worker)),
+            peers: Mutex::new(UcxPeers::new(worker, is_sealed, &buffers)),
             closed: AtomicBool::new(false),
-            buffers: Arc::default(),
+            buffers,
+            is_sealed,
         });
         let working = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name("kvstore-ucx".into());
@@ -113,6 +125,10 @@ impl PeerTransport for UcxTransport {
         if let Some(offer) = UcxOffer::decode(offer) {
             self.shared.peers.lock().accept(from, offer);
         }
+    }
+
+    fn has_secrets(&self) -> bool {
+        self.shared.is_sealed
     }
 
     fn end(&self, address: &str, reports: bool) -> bool {
@@ -164,10 +180,15 @@ impl Shared {
     /// Lets the worker work, and hands on what has arrived; whether something has happened.
     fn turn(&self, deliveries: &mut Deliveries) -> bool {
         let is_busy = self.peers.lock().turn(deliveries);
-        for (from, arrival) in deliveries.frames.drain(..) {
+        for UcxFrames { from, arrival, at } in deliveries.frames.drain(..) {
             if !self.is_closed() {
-                let bytes = arrival.bytes();
-                self.inbox.arrived(&from, bytes.len(), &mut std::iter::once(bytes.into()));
+                let bytes = &arrival.bytes()[at..];
+                let (len, mut pieces) = (bytes.len(), std::iter::once(bytes.into()));
+                if self.is_sealed {
+                    self.inbox.opened(&from, len, &mut pieces);
+                } else {
+                    self.inbox.arrived(&from, len, &mut pieces);
+                }
             }
             self.peers.lock().release(arrival);
         }
@@ -210,10 +231,21 @@ impl PeerPath for UcxPath {
     }
 
     fn parcel(&mut self, room: usize, lent: usize) -> Option<SendBuffer> {
-        self.link.has_room(room).then(|| self.shared.buffers.take(room - lent))
+        let Shared { buffers, is_sealed, .. } = &*self.shared;
+        self.link.has_room(room).then(|| {
+            if *is_sealed { buffers.take_records(room, FRONT) } else { buffers.take(room - lent) }
+        })
     }
 
-    fn send(&mut self, parcel: SendBuffer) {
-        self.shared.peers.lock().send(&self.to, parcel);
+    fn send(&mut self, mut parcel: SendBuffer) {
+        let mut number = 0;
+        if self.shared.is_sealed {
+            let Some(sealer) = self.shared.peers.lock().sealer(&self.to) else { return };
+            match peers::seal(&sealer, UcxMessage::Frames, parcel) {
+                Ok(sealed) => (number, parcel) = sealed,
+                Err(error) => return self.link.fail(&error),
+            }
+        }
+        self.shared.peers.lock().send(&self.to, parcel, number);
     }
 }

@@ -1,37 +1,54 @@
-//! The offer of a process, and the header of its messages, in the format of docs/wire.md.
+//! The offer of a process, and the headers of its messages, in the format of docs/wire.md.
 
-use super::worker::HEADER;
+use super::events::HEADER;
+use crate::transport::tls::MESSAGE_SECRET;
 
-/// Version of the offer.
-const VERSION: u8 = 1;
+/// Versions of the offer: without and with a secret of which the keys of messages are made.
+const PLAIN: u8 = 1;
+const SEALED: u8 = 2;
 /// Maximum bytes of an address of UCX.
 const MOST_ADDRESS: usize = 32 << 10;
-const SECRET: usize = 16;
+const TAG: usize = 16;
 /// The last format of addresses, in the low four bits of their first byte.
 const LAST_FORMAT: u8 = 1;
+/// Bytes in front of the frames of a sealed message: their length, the kind of the message, and two of no meaning.
+pub(super) const FRONT: usize = 8;
 
-/// What a sender puts into each message, to show that it has received the offer.
-pub(super) type Secret = [u8; SECRET];
+/// What a sender puts into each message, to show that it has received the offer. In messages that are not sealed
+/// it is a secret.
+pub(super) type PairTag = [u8; TAG];
+/// Of it the keys of messages to the process are made that has offered it.
+pub(super) type PairSecret = [u8; MESSAGE_SECRET];
 
 /// A process offers to receive messages at this address.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
+#[cfg_attr(test, derive(Debug))]
 pub(super) struct UcxOffer {
-    pub(super) secret: Secret,
+    pub(super) tag: PairTag,
+    /// None if messages are not sealed.
+    pub(super) secret: Option<PairSecret>,
     pub(super) address: Vec<u8>,
 }
 
 impl UcxOffer {
-    pub(super) fn encode(secret: &Secret, address: &[u8]) -> Vec<u8> {
-        [&[VERSION, 0, 0, 0], &secret[..], address].concat()
+    pub(super) fn encode(tag: &PairTag, secret: Option<&PairSecret>, address: &[u8]) -> Vec<u8> {
+        let version = if secret.is_some() { SEALED } else { PLAIN };
+        let secret = secret.map_or(&[][..], |secret| secret);
+        [&[version, 0, 0, 0], &tag[..], secret, address].concat()
     }
 
     pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
         let (head, rest) = bytes.split_first_chunk::<4>()?;
-        let (secret, address) = rest.split_first_chunk::<SECRET>()?;
+        let (tag, rest) = rest.split_first_chunk::<TAG>()?;
+        let (secret, address) = match head[0] {
+            PLAIN => (None, rest),
+            SEALED => rest.split_first_chunk().map(|(secret, rest)| (Some(*secret), rest))?,
+            _ => return None,
+        };
         // The library ends the process at an address of an unknown format.
         let is_known = address.first().is_some_and(|first| first & 0xf <= LAST_FORMAT);
-        let fits = head[0] == VERSION && is_known && address.len() <= MOST_ADDRESS;
-        fits.then(|| Self { secret: *secret, address: address.to_vec() })
+        let fits = is_known && address.len() <= MOST_ADDRESS;
+        fits.then(|| Self { tag: *tag, secret, address: address.to_vec() })
     }
 }
 
@@ -46,20 +63,67 @@ pub(super) enum UcxMessage {
     Frames = 2,
 }
 
+/// The header of a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum UcxHeader {
+    Plain(UcxMessage),
+    /// The number of a message that is sealed, with its kind.
+    Sealed(u64),
+}
+
+/// The kind of a sealed message in its header.
+const SEALED_KIND: u8 = 3;
+
 impl UcxMessage {
-    pub(super) fn header(self, secret: &Secret) -> [u8; HEADER] {
+    fn of(kind: u8) -> Option<Self> {
+        let all = [Self::Contact, Self::Answer, Self::Frames];
+        all.into_iter().find(|known| *known as u8 == kind)
+    }
+
+    pub(super) fn header(self, tag: &PairTag) -> [u8; HEADER] {
         let mut header = [0; HEADER];
-        header[..SECRET].copy_from_slice(secret);
-        header[SECRET] = self as u8;
+        header[..TAG].copy_from_slice(tag);
+        header[TAG] = self as u8;
         header
     }
 
-    /// The secret and the kind of a message.
-    pub(super) fn decode(header: &[u8; HEADER]) -> (Secret, Option<Self>) {
-        let mut secret = [0; SECRET];
-        secret.copy_from_slice(&header[..SECRET]);
-        let all = [Self::Contact, Self::Answer, Self::Frames];
-        (secret, all.into_iter().find(|known| *known as u8 == header[SECRET]))
+    /// What stands in front of so many bytes of frames, if the message is sealed.
+    pub(super) fn front(self, frames: usize) -> [u8; FRONT] {
+        let mut front = [0; FRONT];
+        front[..4].copy_from_slice(&u32::try_from(frames).unwrap_or(u32::MAX).to_le_bytes());
+        front[4] = self as u8;
+        front
+    }
+
+    /// The kind of a sealed message that was opened. Its frames, if any, lie behind the front.
+    pub(super) fn of_content(content: &[u8]) -> Option<Self> {
+        let (front, frames) = content.split_first_chunk::<FRONT>()?;
+        let message = Self::of(front[4])?;
+        (message.front(frames.len())[..6] == front[..6]).then_some(message)
+    }
+}
+
+impl UcxHeader {
+    /// The header of a sealed message with this number, which has 7 bytes.
+    pub(super) fn sealed(tag: &PairTag, number: u64) -> [u8; HEADER] {
+        let mut header = [0; HEADER];
+        header[..TAG].copy_from_slice(tag);
+        header[TAG] = SEALED_KIND;
+        header[TAG + 1..].copy_from_slice(&number.to_le_bytes()[..HEADER - TAG - 1]);
+        header
+    }
+
+    /// The tag of a message, and what else its header says.
+    pub(super) fn decode(header: &[u8; HEADER]) -> (PairTag, Option<Self>) {
+        let mut tag = [0; TAG];
+        tag.copy_from_slice(&header[..TAG]);
+        let number =
+            header[TAG + 1..].iter().rev().fold(0, |all, byte| all << 8 | u64::from(*byte));
+        let kind = match header[TAG] {
+            SEALED_KIND => Some(Self::Sealed(number)),
+            kind => UcxMessage::of(kind).map(Self::Plain),
+        };
+        (tag, kind)
     }
 }
 
@@ -69,25 +133,41 @@ mod tests {
     use crate::transport::random::random_bytes;
 
     #[test]
-    fn offers_and_headers_are_read_as_they_are_written_and_nothing_else_is() {
-        let secret: Secret = random_bytes().unwrap();
-        assert_ne!(secret, random_bytes().unwrap());
-        let offer = UcxOffer { secret, address: vec![0x71; 300] };
-        let bytes = UcxOffer::encode(&secret, &offer.address);
-        assert_eq!(UcxOffer::decode(&bytes), Some(offer));
-        for end in 0..=20 {
-            assert_eq!(UcxOffer::decode(&bytes[..end]), None, "cut at {end}");
+    fn offers_are_read_as_they_are_written_and_nothing_else_is() {
+        let tag: PairTag = random_bytes().unwrap();
+        assert_ne!(tag, random_bytes().unwrap());
+        for secret in [None, Some([9; MESSAGE_SECRET])] {
+            let offer = UcxOffer { tag, secret, address: vec![0x71; 300] };
+            let bytes = UcxOffer::encode(&tag, secret.as_ref(), &offer.address);
+            let front = bytes.len() - 300;
+            assert_eq!(UcxOffer::decode(&bytes), Some(offer));
+            for end in 0..=front {
+                assert_eq!(UcxOffer::decode(&bytes[..end]), None, "cut at {end}");
+            }
+            assert_eq!(UcxOffer::decode(&[&[3], &bytes[1..]].concat()), None);
+            assert_eq!(UcxOffer::decode(&[&bytes[..front], &[0xff; 40][..]].concat()), None);
+            let long = vec![1; MOST_ADDRESS + 1];
+            assert_eq!(UcxOffer::decode(&[&bytes[..front], &long[..]].concat()), None);
         }
-        assert_eq!(UcxOffer::decode(&[&[2], &bytes[1..]].concat()), None);
-        assert_eq!(UcxOffer::decode(&[&bytes[..20], &[0xff; 40][..]].concat()), None);
-        assert_eq!(
-            UcxOffer::decode(&[&bytes[..20], &vec![1; MOST_ADDRESS + 1][..]].concat()),
-            None
-        );
-        let header = UcxMessage::Frames.header(&secret);
-        assert_eq!(UcxMessage::decode(&header), (secret, Some(UcxMessage::Frames)));
-        let mut other = header;
-        other[SECRET] = 3;
-        assert_eq!(UcxMessage::decode(&other), (secret, None));
+    }
+
+    #[test]
+    fn headers_and_fronts_are_read_as_they_are_written() {
+        let tag: PairTag = random_bytes().unwrap();
+        for message in [UcxMessage::Contact, UcxMessage::Answer, UcxMessage::Frames] {
+            let plain = (tag, Some(UcxHeader::Plain(message)));
+            assert_eq!(UcxHeader::decode(&message.header(&tag)), plain);
+            let content = [&message.front(3)[..], &[1, 2, 3]].concat();
+            assert_eq!(UcxMessage::of_content(&content), Some(message));
+            assert_eq!(UcxMessage::of_content(&content[..10]), None);
+            assert_eq!(UcxMessage::of_content(&content[..7]), None);
+        }
+        for number in [0, 1, 0x0012_3456_789a_bcde, (1 << 56) - 1] {
+            let sealed = (tag, Some(UcxHeader::Sealed(number)));
+            assert_eq!(UcxHeader::decode(&UcxHeader::sealed(&tag, number)), sealed);
+        }
+        let mut other = UcxMessage::Frames.header(&tag);
+        other[TAG] = 4;
+        assert_eq!(UcxHeader::decode(&other), (tag, None));
     }
 }

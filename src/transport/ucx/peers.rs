@@ -1,67 +1,96 @@
-//! The peers of a worker: who may send, by which secret, and how each is reached. Used under one lock.
+//! The peers of a worker: who may send, by which tag, by which keys, and how each is reached. Used under one lock.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::link::Link;
-use super::offer::{Secret, UcxMessage, UcxOffer};
+use super::offer::{FRONT, PairSecret, PairTag, UcxHeader, UcxMessage, UcxOffer};
 use super::worker::{Arrival, Endpoint, UcxWorker};
 use crate::log::{Level, log};
+use crate::sys::sync::Mutex;
 use crate::transport::random::random_bytes;
-use crate::transport::send_buffer::SendMemory;
-use crate::transport::{SendBuffer, who_and_address};
+use crate::transport::send_buffer::{LentParts, SendMemory};
+use crate::transport::tls::{MessageOpener, MessageSealer, records_len, write_content};
+use crate::transport::{SendBuffer, SendBuffers, who_and_address};
 
 /// Time in which messages of a process that has ended may still arrive.
 const LAST_WORDS: Duration = Duration::from_millis(5);
 
+/// Seals messages to one process; shared, so that no thread seals under the lock of all peers.
+type SharedSealer = Arc<Mutex<MessageSealer>>;
+
 pub(super) struct UcxPeers {
     /// None after the end.
     worker: Option<UcxWorker>,
+    /// Whether messages are sealed.
+    is_sealed: bool,
+    buffers: Arc<SendBuffers>,
     /// By address.
     peers: HashMap<String, UcxPeer>,
-    /// Whose messages have a secret: the sender, as in [`crate::transport::Inbox::arrived`].
-    senders: HashMap<Secret, Option<Arc<str>>>,
+    /// Whose messages have a tag.
+    senders: HashMap<PairTag, UcxSender>,
+    /// What seals, by the tag of the offer. Never removed: no number may seal twice under one key, whatever
+    /// offers come again.
+    sealers: HashMap<PairTag, SharedSealer>,
     ending: Vec<EndingPeer>,
     /// Whether the thread sleeps until the worker is signalled.
     pub(super) is_asleep: bool,
-    /// Messages with a secret of no peer, and of an unknown kind.
+    /// Messages with a tag of no peer, of an unknown kind, or that cannot be opened.
     dropped: u64,
 }
 
 struct UcxPeer {
     link: Arc<Link>,
-    /// What the peer puts into its messages.
-    secret: Secret,
+    /// What the peer puts into its messages, and of what their keys are made.
+    tag: PairTag,
+    secret: Option<PairSecret>,
     remote: Option<UcxOffer>,
     endpoint: Option<Endpoint>,
     /// The peer has contacted this process, which cannot reach it yet.
     owes_answer: bool,
 }
 
+/// A process whose messages have a tag.
+struct UcxSender {
+    /// The sender, as in [`crate::transport::Inbox::arrived`]. None before its offer.
+    from: Option<Arc<str>>,
+    opener: Option<MessageOpener>,
+}
+
 /// A peer whose connection has ended.
 struct EndingPeer {
     address: String,
-    secret: Secret,
+    tag: PairTag,
     endpoint: Option<Endpoint>,
     reports: bool,
     quiet_since: Instant,
 }
 
+/// Frames of a peer: bytes of a message from a place on.
+pub(super) struct UcxFrames {
+    pub(super) from: Arc<str>,
+    pub(super) arrival: Arrival,
+    pub(super) at: usize,
+}
+
 /// What the thread hands on, without the lock.
 #[derive(Default)]
 pub(super) struct Deliveries {
-    pub(super) frames: Vec<(Arc<str>, Arrival)>,
+    pub(super) frames: Vec<UcxFrames>,
     /// Addresses of processes that have ended.
     pub(super) down: Vec<String>,
 }
 
 impl UcxPeers {
-    pub(super) fn new(worker: UcxWorker) -> Self {
+    pub(super) fn new(worker: UcxWorker, is_sealed: bool, buffers: &Arc<SendBuffers>) -> Self {
         Self {
             worker: Some(worker),
+            is_sealed,
+            buffers: Arc::clone(buffers),
             peers: HashMap::new(),
             senders: HashMap::new(),
+            sealers: HashMap::new(),
             ending: Vec::new(),
             is_asleep: false,
             dropped: 0,
@@ -70,17 +99,21 @@ impl UcxPeers {
 
     /// The link to a peer, and the offer for it. None without random bytes, and after the end.
     pub(super) fn offer(&mut self, to: &str) -> Option<(Arc<Link>, Vec<u8>)> {
-        let secret = self.peer(to)?.secret;
+        let peer = self.peer(to)?;
+        let (tag, secret, link) = (peer.tag, peer.secret, Arc::clone(&peer.link));
         let address = self.worker.as_ref()?.address();
-        Some((Arc::clone(&self.peers[to].link), UcxOffer::encode(&secret, address)))
+        Some((link, UcxOffer::encode(&tag, secret.as_ref(), address)))
     }
 
     fn peer(&mut self, address: &str) -> Option<&mut UcxPeer> {
         if !self.peers.contains_key(address) {
-            let (secret, link) = (random_bytes()?, Arc::default());
+            let (tag, link) = (random_bytes()?, Arc::default());
+            let secret: Option<PairSecret> =
+                if self.is_sealed { Some(random_bytes()?) } else { None };
+            let opener = secret.map(MessageOpener::new).transpose().ok()?;
             let (remote, endpoint) = (None, None);
-            let peer = UcxPeer { link, secret, remote, endpoint, owes_answer: false };
-            self.senders.insert(secret, None);
+            let peer = UcxPeer { link, tag, secret, remote, endpoint, owes_answer: false };
+            self.senders.insert(tag, UcxSender { from: None, opener });
             self.peers.insert(address.into(), peer);
         }
         self.peers.get_mut(address)
@@ -89,29 +122,68 @@ impl UcxPeers {
     /// Connects to a peer by its offer, and contacts it. `from` is as in [`crate::transport::Inbox::arrived`].
     pub(super) fn accept(&mut self, from: &str, offer: UcxOffer) {
         let address = who_and_address(from).1;
+        // Both sides have credentials, or neither has.
+        if offer.secret.is_some() != self.is_sealed {
+            return log(Level::Debug, || format!("dropped an offer of UCX of {from}: other keys"));
+        }
         let Some(peer) = self.peer(address) else { return };
         if peer.remote.as_ref() == Some(&offer) && !peer.link.is_broken() {
             return;
         }
-        let (secret, former) = (peer.secret, peer.endpoint.take());
-        self.senders.insert(secret, Some(from.into()));
+        let (tag, former) = (peer.tag, peer.endpoint.take());
+        if let Some(sender) = self.senders.get_mut(&tag) {
+            sender.from = Some(from.into());
+        }
         let Some(worker) = &mut self.worker else { return };
         former.into_iter().for_each(|former| worker.disconnect(former));
+        let connected = worker.connect(&offer.address);
+        if let Some(secret) = offer.secret
+            && !self.sealers.contains_key(&offer.tag)
+            && let Ok(sealer) = MessageSealer::new(secret)
+        {
+            self.sealers.insert(offer.tag, Arc::new(Mutex::new(sealer)));
+        }
         let Some(peer) = self.peers.get_mut(address) else { return };
         peer.link.contact();
-        let connected = worker.connect(&offer.address).and_then(|endpoint| {
-            peer.endpoint = Some(endpoint);
-            worker.send_header(endpoint, UcxMessage::Contact.header(&offer.secret))?;
-            if std::mem::take(&mut peer.owes_answer) {
-                worker.send_header(endpoint, UcxMessage::Answer.header(&offer.secret))?;
-            }
-            Ok(())
-        });
         peer.remote = Some(offer);
-        if let Err(error) = connected {
-            peer.link.fail(&error);
+        let owes_answer = std::mem::take(&mut peer.owes_answer);
+        let link = Arc::clone(&peer.link);
+        let sent = connected.and_then(|endpoint| {
+            self.peers.get_mut(address).into_iter().for_each(|it| it.endpoint = Some(endpoint));
+            self.say(address, UcxMessage::Contact)?;
+            if owes_answer { self.say(address, UcxMessage::Answer) } else { Ok(()) }
+        });
+        if let Err(error) = sent {
+            link.fail(&error);
         }
         self.wake();
+    }
+
+    /// Sends a message without frames.
+    fn say(&mut self, to: &str, message: UcxMessage) -> Result<(), String> {
+        let Some(peer) = self.peers.get(to) else { return Ok(()) };
+        let (Some(worker), Some(endpoint), Some(remote)) =
+            (&mut self.worker, peer.endpoint, &peer.remote)
+        else {
+            return Ok(());
+        };
+        if !self.is_sealed {
+            return worker.send_header(endpoint, message.header(&remote.tag));
+        }
+        let parcel = self.buffers.take_records(0, FRONT);
+        let sealer = self.sealers.get(&remote.tag).ok_or("there are no keys")?;
+        let (number, parcel) = seal(sealer, message, parcel)?;
+        let SendMemory::Records(own, _) = parcel.memory else { return Ok(()) };
+        let header = UcxHeader::sealed(&remote.tag, number);
+        worker
+            .send(endpoint, header, own.cut(records_len(FRONT)), LentParts::new(), &peer.link)
+            .map(drop)
+    }
+
+    /// What seals messages to a peer.
+    pub(super) fn sealer(&self, to: &str) -> Option<SharedSealer> {
+        let remote = self.peers.get(to)?.remote.as_ref()?;
+        self.sealers.get(&remote.tag).map(Arc::clone)
     }
 
     /// The thread has something to do.
@@ -127,19 +199,25 @@ impl UcxPeers {
         self.worker.iter().for_each(UcxWorker::signal);
     }
 
-    /// Sends a buffer to a peer.
-    pub(super) fn send(&mut self, to: &str, parcel: SendBuffer) {
-        let len = parcel.len();
-        let (Some(peer), SendMemory::Own(own)) = (self.peers.get(to), parcel.memory) else {
-            return;
-        };
+    /// Sends a buffer to a peer; one of records was sealed as the message of this number, by its sealer.
+    pub(super) fn send(&mut self, to: &str, parcel: SendBuffer, number: u64) {
+        let (len, peer) = (parcel.len(), self.peers.get(to));
+        let Some(peer) = peer else { return };
         let (Some(worker), Some(endpoint), Some(remote)) =
             (&mut self.worker, peer.endpoint, &peer.remote)
         else {
             return;
         };
-        let header = UcxMessage::Frames.header(&remote.secret);
-        match worker.send(endpoint, header, own.cut(len), parcel.lent, &peer.link) {
+        let (header, own) = match parcel.memory {
+            SendMemory::Own(own) if !self.is_sealed => {
+                (UcxMessage::Frames.header(&remote.tag), own.cut(len))
+            }
+            SendMemory::Records(own, _) => {
+                (UcxHeader::sealed(&remote.tag, number), own.cut(records_len(FRONT + len)))
+            }
+            SendMemory::Own(_) | SendMemory::Shared(_) => return,
+        };
+        match worker.send(endpoint, header, own, parcel.lent, &peer.link) {
             Ok(true) => self.wake(),
             Ok(false) => {}
             Err(error) => peer.link.fail(&error),
@@ -152,7 +230,7 @@ impl UcxPeers {
         peer.link.fail("the connection has ended");
         self.ending.push(EndingPeer {
             address: address.into(),
-            secret: peer.secret,
+            tag: peer.tag,
             endpoint: peer.endpoint,
             reports,
             quiet_since: Instant::now(),
@@ -195,22 +273,43 @@ impl UcxPeers {
         is_busy
     }
 
-    /// Checks a message: it comes from the peer whose secret it has.
-    fn take(&mut self, arrival: Arrival, deliveries: &mut Deliveries) {
-        let (secret, kind) = UcxMessage::decode(&arrival.header);
-        let from = self.senders.get(&secret).cloned();
-        match (from, kind) {
-            (Some(Some(from)), Some(UcxMessage::Frames)) => {
-                return deliveries.frames.push((from, arrival));
+    /// Checks a message: it comes from the peer whose tag it has, and if messages are sealed, whose key it has.
+    fn take(&mut self, mut arrival: Arrival, deliveries: &mut Deliveries) {
+        let (tag, header) = UcxHeader::decode(&arrival.header);
+        let opened = self.opened(&tag, header, &mut arrival);
+        match opened {
+            Some((UcxMessage::Frames, Some(from), at)) => {
+                return deliveries.frames.push(UcxFrames { from, arrival, at });
             }
-            (Some(_), Some(UcxMessage::Contact)) => self.contacted(&secret),
-            (Some(_), Some(UcxMessage::Answer)) => self.answered(&secret),
-            _ => {
+            Some((UcxMessage::Contact, ..)) => self.contacted(&tag),
+            Some((UcxMessage::Answer, ..)) => self.answered(&tag),
+            Some((UcxMessage::Frames, None, _)) | None => {
                 self.dropped += 1;
-                log(Level::Debug, || "dropped a message over UCX without a secret".into());
+                log(Level::Debug, || "dropped a message over UCX of no peer".into());
             }
         }
         self.release(arrival);
+    }
+
+    /// The kind of a message, its sender, and where its frames begin.
+    fn opened(
+        &mut self,
+        tag: &PairTag,
+        header: Option<UcxHeader>,
+        arrival: &mut Arrival,
+    ) -> Option<(UcxMessage, Option<Arc<str>>, usize)> {
+        let sender = self.senders.get_mut(tag)?;
+        let from = sender.from.clone();
+        match (header?, &mut sender.opener) {
+            (UcxHeader::Plain(message), None) => Some((message, from, 0)),
+            (UcxHeader::Sealed(number), Some(opener)) => {
+                let worker = self.worker.as_mut()?;
+                let is_open = worker.open_message(arrival, |bytes| opener.open(number, bytes));
+                let message = UcxMessage::of_content(arrival.bytes()).filter(|_| is_open)?;
+                Some((message, from, FRONT))
+            }
+            _ => None,
+        }
     }
 
     /// Takes the memory of a message back.
@@ -220,24 +319,22 @@ impl UcxPeers {
         }
     }
 
-    fn contacted(&mut self, secret: &Secret) {
-        let Some(peer) = self.peers.values_mut().find(|peer| peer.secret == *secret) else {
+    fn contacted(&mut self, tag: &PairTag) {
+        let Some((address, peer)) = self.peers.iter_mut().find(|(_, peer)| peer.tag == *tag) else {
             return;
         };
-        let (Some(worker), Some(endpoint), Some(remote)) =
-            (&mut self.worker, peer.endpoint, &peer.remote)
-        else {
+        if peer.endpoint.is_none() || peer.remote.is_none() {
             peer.owes_answer = true;
             return;
-        };
-        if let Err(error) = worker.send_header(endpoint, UcxMessage::Answer.header(&remote.secret))
-        {
-            peer.link.fail(&error);
+        }
+        let (address, link) = (address.clone(), Arc::clone(&peer.link));
+        if let Err(error) = self.say(&address, UcxMessage::Answer) {
+            link.fail(&error);
         }
     }
 
-    fn answered(&mut self, secret: &Secret) {
-        let peer = self.peers.values().find(|peer| peer.secret == *secret);
+    fn answered(&mut self, tag: &PairTag) {
+        let peer = self.peers.values().find(|peer| peer.tag == *tag);
         peer.iter().for_each(|peer| peer.link.answer());
     }
 
@@ -246,8 +343,8 @@ impl UcxPeers {
         let is_over = |ending: &mut EndingPeer| ending.quiet_since.elapsed() >= LAST_WORDS;
         let over: Vec<_> = self.ending.extract_if(.., is_over).collect();
         let is_one = !over.is_empty();
-        for EndingPeer { address, secret, endpoint, reports, .. } in over {
-            self.senders.remove(&secret);
+        for EndingPeer { address, tag, endpoint, reports, .. } in over {
+            self.senders.remove(&tag);
             if let (Some(worker), Some(endpoint)) = (&mut self.worker, endpoint) {
                 worker.disconnect(endpoint);
             }
@@ -277,8 +374,30 @@ impl UcxPeers {
         self.dropped + self.worker.as_ref().map_or(0, UcxWorker::foreign)
     }
 
+    /// What messages to a peer have in their headers.
+    #[cfg(test)]
+    pub(super) fn tag_of(&self, to: &str) -> PairTag {
+        self.peers[to].remote.as_ref().unwrap().tag
+    }
+
     #[cfg(test)]
     pub(super) fn worker(&mut self) -> &mut UcxWorker {
         self.worker.as_mut().unwrap()
     }
+}
+
+/// Seals a buffer of records as the next message of a sealer; its number.
+pub(super) fn seal(
+    sealer: &SharedSealer,
+    message: UcxMessage,
+    mut parcel: SendBuffer,
+) -> Result<(u64, SendBuffer), String> {
+    let len = parcel.len();
+    let SendMemory::Records(own, _) = &mut parcel.memory else {
+        return Err("the buffer is not one of records".into());
+    };
+    let image = own.bytes_mut();
+    write_content(image, 0, &message.front(len));
+    let number = sealer.lock().seal(image, FRONT + len).map_err(|error| error.to_string())?;
+    Ok((number, parcel))
 }

@@ -7,11 +7,13 @@ use smallvec::SmallVec;
 
 use super::library::{Library, keeping_signal_handlers};
 use super::link::CONTACT;
-use super::offer::UcxMessage;
-use super::{UcxTransport, probe};
-use crate::transport::Inbox;
+use super::offer::{FRONT, UcxHeader, UcxMessage};
+use super::{UcxTransport, peers, probe};
 use crate::transport::mail::{Heard, Mail, content, fill, wait_for};
 use crate::transport::peer_transport::{PathState, PeerPath, PeerTransport, TransportChoice};
+use crate::transport::send_buffer::LentParts;
+use crate::transport::tls::records_len;
+use crate::transport::{Inbox, SendMemory};
 
 const TCP: &[(&str, &str)] = &[("TLS", "tcp"), ("NET_DEVICES", "lo")];
 const SHARED_MEMORY: &[(&str, &str)] = &[("TLS", "posix")];
@@ -24,11 +26,15 @@ fn is_there() -> bool {
     opened.is_ok()
 }
 
-fn start(settings: &[(&str, &str)]) -> (UcxTransport, Arc<Mail>) {
+fn start(settings: &[(&str, &str)], is_sealed: bool) -> (UcxTransport, Arc<Mail>) {
     let mail = Arc::new(Mail::default());
     let inbox = Arc::clone(&mail) as Arc<dyn Inbox>;
-    (UcxTransport::start(&inbox, settings).unwrap(), mail)
+    (UcxTransport::start(&inbox, settings, is_sealed).unwrap(), mail)
 }
+
+/// Over TCP and shared memory, without and with credentials.
+const CASES: [(&[(&str, &str)], bool); 4] =
+    [(TCP, false), (SHARED_MEMORY, false), (TCP, true), (SHARED_MEMORY, true)];
 
 /// A worker and a server.
 struct Pair {
@@ -41,8 +47,10 @@ struct Pair {
 }
 
 impl Pair {
-    fn open(settings: &[(&str, &str)]) -> Self {
-        let ((worker, at_worker), (server, at_server)) = (start(settings), start(settings));
+    fn open(settings: &[(&str, &str)], is_sealed: bool) -> Self {
+        let (worker, at_worker) = start(settings, is_sealed);
+        let (server, at_server) = start(settings, is_sealed);
+        assert_eq!(worker.has_secrets(), is_sealed);
         let (mut forth, mut back) = (worker.path("h:1").unwrap(), server.path("me").unwrap());
         assert_eq!((forth.state(), forth.has_room(1)), (PathState::Pending, false));
         // As over the connection, on which the server has an identity.
@@ -68,8 +76,8 @@ fn what_is_sent_on_one_side_arrives_on_the_other() {
     if !is_there() {
         return;
     }
-    for settings in [TCP, SHARED_MEMORY] {
-        let mut pair = Pair::open(settings);
+    for (settings, is_sealed) in CASES {
+        let mut pair = Pair::open(settings, is_sealed);
         let ways: [(&mut Box<dyn PeerPath>, _, _); 2] = [
             (&mut pair.forth, &pair.at_server, "me"),
             (&mut pair.back, &pair.at_worker, "server.0@h:1"),
@@ -99,8 +107,8 @@ fn an_end_is_reported_behind_what_was_sent_and_closes_the_path() {
     if !is_there() {
         return;
     }
-    for settings in [TCP, SHARED_MEMORY] {
-        let mut pair = Pair::open(settings);
+    for (settings, is_sealed) in CASES {
+        let mut pair = Pair::open(settings, is_sealed);
         assert!(send(&mut *pair.forth, &content(1, 300_000), &[]));
         pair.worker.finish();
         assert!(!pair.server.end("stranger", true), "it knows nothing of it");
@@ -121,7 +129,13 @@ fn a_peer_that_comes_back_is_reached_again() {
     if !is_there() {
         return;
     }
-    let mut pair = Pair::open(TCP);
+    for is_sealed in [false, true] {
+        a_peer_comes_back(is_sealed);
+    }
+}
+
+fn a_peer_comes_back(is_sealed: bool) {
+    let mut pair = Pair::open(TCP, is_sealed);
     pair.worker.close();
     wait_for(|| {
         send(&mut *pair.back, &content(1, 100_000), &[]);
@@ -129,7 +143,7 @@ fn a_peer_that_comes_back_is_reached_again() {
     });
     assert!(pair.server.end("me", true));
     pair.at_server.wait(1);
-    let (again, at_again) = start(TCP);
+    let (again, at_again) = start(TCP, is_sealed);
     let (mut forth, mut back) = (again.path("h:1").unwrap(), pair.server.path("me").unwrap());
     pair.server.accept("me", &forth.offer().unwrap());
     again.accept("h:1", &back.offer().unwrap());
@@ -142,7 +156,7 @@ fn a_peer_that_does_not_answer_is_given_up_within_two_seconds() {
     if !is_there() {
         return;
     }
-    let ((worker, _), (gone, _)) = (start(TCP), start(TCP));
+    let ((worker, _), (gone, _)) = (start(TCP, false), start(TCP, false));
     let mut path = worker.path("h:1").unwrap();
     let offer = gone.path("me").unwrap().offer().unwrap();
     // A process that was stopped, or a network that drops everything.
@@ -164,8 +178,8 @@ fn messages_without_the_secret_or_with_a_cut_header_are_dropped() {
         return;
     }
     for settings in [TCP, SHARED_MEMORY] {
-        let mut pair = Pair::open(settings);
-        let (stranger, _) = start(settings);
+        let mut pair = Pair::open(settings, false);
+        let (stranger, _) = start(settings, false);
         let mut peers = stranger.shared.peers.lock();
         let address = pair.server.shared.peers.lock().worker().address().to_vec();
         let endpoint = peers.worker().connect(&address).unwrap();
@@ -173,7 +187,7 @@ fn messages_without_the_secret_or_with_a_cut_header_are_dropped() {
         for (number, secret) in secrets.iter().enumerate() {
             for kind in [UcxMessage::Contact, UcxMessage::Answer, UcxMessage::Frames] {
                 let own = stranger.shared.buffers.take(100_000 * number + 1);
-                let crate::transport::SendMemory::Own(own) = own.memory else { panic!("memory") };
+                let SendMemory::Own(own) = own.memory else { panic!("memory") };
                 let (len, link) = (100_000 * number + 1, Arc::default());
                 let header = kind.header(secret);
                 peers
@@ -198,7 +212,7 @@ fn the_signal_handlers_of_the_process_stay_as_they_are() {
         return;
     }
     // The library was loaded before, and a worker opened.
-    drop(start(TCP));
+    drop(start(TCP, false));
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap();
     let caught = u64::from_str_radix(caught.trim(), 16).unwrap();
@@ -208,17 +222,91 @@ fn the_signal_handlers_of_the_process_stay_as_they_are() {
 }
 
 #[test]
-fn credentials_and_missing_devices_are_reasons() {
+fn sealed_messages_are_taken_once_and_no_others_are() {
+    if !is_there() {
+        return;
+    }
+    for settings in [TCP, SHARED_MEMORY] {
+        let mut pair = Pair::open(settings, true);
+        let (stranger, _) = start(settings, true);
+        let (sealer, tag) = {
+            let peers = pair.worker.shared.peers.lock();
+            (peers.sealer("h:1").unwrap(), peers.tag_of("h:1"))
+        };
+        // What an attacker on the fabric has seen of the worker's messages: their tag, and their bytes.
+        let mut parcel = stranger.shared.buffers.take_records(100_000, FRONT);
+        parcel.copy(&content(3, 100_000));
+        let (number, parcel) = peers::seal(&sealer, UcxMessage::Frames, parcel).unwrap();
+        let SendMemory::Records(mut sealed, _) = parcel.memory else { panic!("records") };
+        let sealed = sealed.bytes_mut()[..records_len(FRONT + 100_000)].to_vec();
+        let mut altered = sealed.clone();
+        altered[50_000] ^= 1;
+        let mut peers = stranger.shared.peers.lock();
+        let address = pair.server.shared.peers.lock().worker().address().to_vec();
+        let endpoint = peers.worker().connect(&address).unwrap();
+        let mut send_as = |header, bytes: &[u8]| {
+            let mut own = stranger.shared.buffers.take(bytes.len());
+            own.copy(bytes);
+            let SendMemory::Own(own) = own.memory else { panic!("memory") };
+            let link = Arc::default();
+            let own = own.cut(bytes.len());
+            peers.worker().send(endpoint, header, own, LentParts::new(), &link).unwrap();
+            peers.worker().progress();
+        };
+        let as_sealed = UcxHeader::sealed(&tag, number);
+        send_as(as_sealed, &altered);
+        send_as(as_sealed, &sealed[..sealed.len() - 1]);
+        send_as(UcxHeader::sealed(&tag, number + 1), &sealed);
+        send_as(UcxMessage::Frames.header(&tag), &content(1, 9));
+        send_as(UcxMessage::Contact.header(&tag), &[]);
+        drop(peers);
+        let dropped = |count| {
+            wait_for(|| (pair.server.shared.peers.lock().dropped() == count).then_some(()));
+        };
+        dropped(5);
+        assert_eq!(pair.at_server.heard.lock().unwrap().len(), 0);
+        // The bytes of the worker are good once, whoever brings them.
+        let mut peers = stranger.shared.peers.lock();
+        for _ in 0..2 {
+            let mut own = stranger.shared.buffers.take(sealed.len());
+            own.copy(&sealed);
+            let SendMemory::Own(own) = own.memory else { panic!("memory") };
+            let (own, link) = (own.cut(sealed.len()), Arc::default());
+            peers.worker().send(endpoint, as_sealed, own, LentParts::new(), &link).unwrap();
+        }
+        drop(peers);
+        dropped(6);
+        assert!(pair.at_server.wait(1) == [Heard::Bytes("me".into(), content(3, 100_000))]);
+        assert!(send(&mut *pair.forth, &[1], &[]));
+        assert_eq!(pair.at_server.wait(2)[1], Heard::Bytes("me".into(), vec![1]));
+    }
+}
+
+#[test]
+fn an_offer_of_a_peer_with_other_credentials_is_dropped() {
+    if !is_there() {
+        return;
+    }
+    let ((worker, _), (server, _)) = (start(TCP, true), start(TCP, false));
+    let (mut forth, mut back) = (worker.path("h:1").unwrap(), server.path("me").unwrap());
+    server.accept("me", &forth.offer().unwrap());
+    worker.accept("h:1", &back.offer().unwrap());
+    std::thread::sleep(Duration::from_millis(100));
+    assert_eq!((forth.state(), back.state()), (PathState::Pending, PathState::Pending));
+}
+
+#[test]
+fn credentials_seal_and_missing_devices_are_reasons() {
     let choice = |transport, has_credentials| TransportChoice {
         transport,
         shm: true,
         has_credentials,
         is_scheduler: false,
     };
-    let reason = probe(&choice("ucx", true)).unwrap_err();
-    assert!(reason.contains("not encrypted"), "{reason}");
     if is_there() {
         let text = probe(&choice("ucx", false)).unwrap();
-        assert!(text.starts_with("UCX 1."), "{text}");
+        assert!(text.starts_with("UCX 1.") && !text.contains("sealed"), "{text}");
+        let text = probe(&choice("ucx", true)).unwrap();
+        assert!(text.contains(", sealed: "), "{text}");
     }
 }

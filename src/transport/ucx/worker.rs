@@ -1,8 +1,7 @@
 //! A worker of UCX: its endpoints, active messages to them, and what arrives. Its owner lets one thread at a time
 //! use it.
 //!
-//! Callbacks of the library run inside its functions, on the thread that calls them. They only note what has
-//! happened, and a function of this file looks at it afterwards.
+//! Callbacks only note what has happened (`events`), and a function of this file looks at it afterwards.
 #![allow(unsafe_code, reason = "calls of a library of C, and the memory that it reads and writes")]
 
 use std::cell::UnsafeCell;
@@ -13,19 +12,19 @@ use std::ptr::{NonNull, null, null_mut};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::events::{
+    Events, HEADER, Mark, Noted, NotedData, ReceiveOperation, SendOperation, on_arrival, on_error,
+    on_received, on_sent,
+};
 use super::library::{
-    ArrivalParameters, BUSY, ContextParameters, EndpointParameters, Handle, HandlerParameters,
-    IN_PROGRESS, Library, OK, OLDEST, RequestParameters, Slice, SocketAddress, WorkerParameters,
-    error_of, keeping_signal_handlers, words,
+    BUSY, ContextParameters, EndpointParameters, Handle, HandlerParameters, IN_PROGRESS, Library,
+    OK, OLDEST, RequestParameters, SocketAddress, WorkerParameters, bits, error_of,
+    keeping_signal_handlers, words,
 };
 use super::link::Link;
 use crate::log::{Level, log};
 use crate::transport::send_buffer::{LentParts, PooledBuffer};
 
-/// Bytes of the header of an active message.
-pub(super) const HEADER: usize = 24;
-/// Maximum bytes of an active message: more than the frames of a sender of this library.
-const MOST_BYTES: usize = 1 << 30;
 /// The number of this library's active messages.
 const MESSAGE: u32 = 1;
 /// Calls of progress in sequence, while each does something.
@@ -35,32 +34,6 @@ const CLOSE: Duration = Duration::from_millis(300);
 /// Spare receive buffers, and their maximum size in bytes.
 const MOST_SPARE: usize = 16;
 const MOST_KEPT: usize = 4 << 20;
-
-/// Bits of masks and flags, as the interface of UCX numbers them.
-mod bits {
-    pub(super) const CONTEXT_FEATURES: u64 = 1;
-    pub(super) const WAKEUP: u64 = 1 << 4;
-    pub(super) const ACTIVE_MESSAGES: u64 = 1 << 6;
-    pub(super) const THREAD_MODE: u64 = 1;
-    pub(super) const WORKER_FLAGS: u64 = 1 << 5;
-    pub(super) const IGNORE_REQUEST_LEAK: u64 = 1;
-    pub(super) const SERIALIZED: i32 = 1;
-    pub(super) const ENDPOINT_ADDRESS: u64 = 1;
-    pub(super) const ENDPOINT_ERROR_MODE: u64 = 1 << 1;
-    pub(super) const ENDPOINT_ERROR_HANDLER: u64 = 1 << 2;
-    pub(super) const ERRORS_OF_PEER: i32 = 1;
-    pub(super) const HANDLER_ALL: u64 = 0b1111;
-    pub(super) const PERSISTENT_DATA: u32 = 1 << 1;
-    pub(super) const IS_KEPT: u64 = 1 << 16;
-    pub(super) const IS_RENDEZVOUS: u64 = 1 << 17;
-    pub(super) const CALLBACK: u32 = 1 << 1;
-    pub(super) const USER_DATA: u32 = 1 << 2;
-    pub(super) const DATATYPE: u32 = 1 << 3;
-    pub(super) const MEMORY_TYPE: u32 = 1 << 6;
-    /// Bytes in one place, and in several.
-    pub(super) const CONTIGUOUS: u64 = 1 << 3;
-    pub(super) const SLICES: u64 = 2;
-}
 
 /// An endpoint: the way to one peer.
 #[derive(Debug, Clone, Copy)]
@@ -72,56 +45,6 @@ pub(super) struct Endpoint {
 
 // SAFETY: a handle of a worker whose owner lets one thread at a time use it.
 unsafe impl Send for Endpoint {}
-
-/// Argument of an endpoint's error callback.
-struct Mark {
-    events: NonNull<UnsafeCell<Events>>,
-    number: u64,
-}
-
-/// What callbacks have noted.
-#[derive(Default)]
-struct Events {
-    sent: Vec<NonNull<SendOperation>>,
-    received: Vec<(NonNull<ReceiveOperation>, i32)>,
-    arrived: Vec<Noted>,
-    failed: Vec<(u64, i32)>,
-}
-
-/// An active message, as the callback saw it.
-struct Noted {
-    header: [u8; HEADER],
-    data: NotedData,
-}
-
-enum NotedData {
-    Bytes(Vec<u8>),
-    /// Memory of the library, until it is released.
-    Kept(*mut c_void, usize),
-    /// A descriptor by which so many bytes are received.
-    Rendezvous(*mut c_void, usize),
-    /// No message of this library.
-    Foreign,
-}
-
-/// Memory of a send, until it is complete.
-struct SendOperation {
-    events: NonNull<UnsafeCell<Events>>,
-    header: [u8; HEADER],
-    slices: Vec<Slice>,
-    own: Option<PooledBuffer>,
-    lent: LentParts,
-    link: Option<Arc<Link>>,
-    bytes: usize,
-}
-
-/// Memory of a rendezvous, until it is complete.
-struct ReceiveOperation {
-    events: NonNull<UnsafeCell<Events>>,
-    header: [u8; HEADER],
-    buffer: Vec<u8>,
-    len: usize,
-}
 
 /// An active message that has arrived. It goes back to [`UcxWorker::release`].
 pub(super) struct Arrival {
@@ -577,6 +500,37 @@ impl UcxWorker {
         self.arrivals.pop_front()
     }
 
+    /// Changes a message that has arrived in its memory: `open` gives the new length of its bytes, which begin where
+    /// they began. False if it gives none.
+    pub(super) fn open_message(
+        &mut self,
+        arrival: &mut Arrival,
+        open: impl FnOnce(&mut [u8]) -> Option<usize>,
+    ) -> bool {
+        if let ArrivalData::Kept(..) = arrival.data {
+            // Memory of the library may be shared with the sender, which could change it meanwhile.
+            let data = ArrivalData::Bytes(arrival.bytes().to_vec());
+            let (header, data) = (arrival.header, std::mem::replace(&mut arrival.data, data));
+            self.release(Arrival { header, data });
+        }
+        let len = match &mut arrival.data {
+            ArrivalData::Bytes(bytes) => {
+                let len = open(bytes);
+                bytes.truncate(len.unwrap_or(0));
+                len
+            }
+            ArrivalData::Received(place) => {
+                // SAFETY: the operation is complete, and is used again only after the release.
+                let operation = unsafe { place.as_mut() };
+                let len = open(&mut operation.buffer[..operation.len]);
+                operation.len = len.unwrap_or(0);
+                len
+            }
+            ArrivalData::Kept(..) => None,
+        };
+        len.is_some()
+    }
+
     /// The number of an endpoint that has failed, and why.
     pub(super) fn take_failure(&mut self) -> Option<(u64, String)> {
         let (number, status) = self.noted(|events| events.failed.pop())?;
@@ -648,52 +602,6 @@ impl Drop for UcxWorker {
     }
 }
 
-impl SendOperation {
-    fn fill(
-        &mut self,
-        header: [u8; HEADER],
-        own: Option<PooledBuffer>,
-        lent: LentParts,
-        link: Option<Arc<Link>>,
-    ) {
-        (self.header, self.own, self.lent, self.link) = (header, own, lent, link);
-        let own: &[u8] = self.own.as_ref().map_or(&[], AsRef::as_ref);
-        let (slices, mut taken) = (&mut self.slices, 0);
-        let mut push = |bytes: &[u8]| {
-            if !bytes.is_empty() {
-                slices.push(Slice { start: bytes.as_ptr(), len: bytes.len() });
-            }
-        };
-        for (at, bytes) in &self.lent {
-            push(&own[taken..*at]);
-            push(bytes);
-            taken = *at;
-        }
-        push(&own[taken..]);
-        self.bytes = self.slices.iter().map(|slice| slice.len).sum();
-        if let Some(link) = &self.link {
-            link.begin(self.bytes);
-        }
-    }
-
-    fn clear(&mut self) {
-        self.slices.clear();
-        (self.own, self.lent) = (None, LentParts::new());
-        if let Some(link) = self.link.take() {
-            link.finish(self.bytes);
-        }
-    }
-}
-
-impl ReceiveOperation {
-    fn prepare(&mut self, header: [u8; HEADER], len: usize) {
-        (self.header, self.len) = (header, len);
-        if self.buffer.len() < len {
-            self.buffer = vec![0; len];
-        }
-    }
-}
-
 /// Parameters of a request without any.
 const EMPTY: RequestParameters = RequestParameters {
     mask: 0,
@@ -744,76 +652,6 @@ fn context(library: &Library, settings: &[(&str, &str)]) -> Result<Handle, Strin
 fn modify(library: &Library, config: Handle, name: &CStr, value: &CStr) {
     // SAFETY: an open configuration, and texts that end in 0.
     let _ = unsafe { (library.functions.config_modify)(config, name.as_ptr(), value.as_ptr()) };
-}
-
-/// Notes an active message.
-unsafe extern "C" fn on_arrival(
-    argument: *mut c_void,
-    header: *const u8,
-    header_len: usize,
-    data: *mut c_void,
-    len: usize,
-    parameters: *const ArrivalParameters,
-) -> i32 {
-    // SAFETY: the argument of the handler; no reference to it is in use while the library runs.
-    let events = unsafe { &mut *(*argument.cast::<UnsafeCell<Events>>()).get() };
-    // SAFETY: the library gives parameters with each message.
-    let attributes = unsafe { (*parameters).attributes };
-    if header_len != HEADER || len > MOST_BYTES {
-        events.arrived.push(Noted { header: [0; HEADER], data: NotedData::Foreign });
-        // The library drops the message.
-        return OK;
-    }
-    let mut own = [0; HEADER];
-    // SAFETY: this many bytes, as was just compared.
-    unsafe { std::ptr::copy_nonoverlapping(header, own.as_mut_ptr(), HEADER) };
-    let (data, status) = if attributes & bits::IS_RENDEZVOUS != 0 {
-        (NotedData::Rendezvous(data, len), IN_PROGRESS)
-    } else if len == 0 || data.is_null() {
-        (NotedData::Bytes(Vec::new()), OK)
-    } else if attributes & bits::IS_KEPT != 0 {
-        (NotedData::Kept(data, len), IN_PROGRESS)
-    } else {
-        // SAFETY: the library gives this many bytes for the length of the call.
-        let bytes = unsafe { std::slice::from_raw_parts(data.cast::<u8>(), len) };
-        (NotedData::Bytes(bytes.to_vec()), OK)
-    };
-    events.arrived.push(Noted { header: own, data });
-    status
-}
-
-/// Notes that an endpoint has failed.
-unsafe extern "C" fn on_error(argument: *mut c_void, _: Handle, status: i32) {
-    // SAFETY: the argument of the endpoint, which lives as long as the worker.
-    let mark = unsafe { &*argument.cast::<Mark>() };
-    // SAFETY: no reference to it is in use while the library runs.
-    unsafe { &mut *mark.events.as_ref().get() }.failed.push((mark.number, status));
-}
-
-/// Notes that a send is complete, or has failed: its bytes are not read any more.
-unsafe extern "C" fn on_sent(request: Handle, _: i32, argument: *mut c_void) {
-    if let Some(place) = NonNull::new(argument.cast::<SendOperation>()) {
-        // SAFETY: the operation of the send; no reference to what it refers to is in use while the library runs.
-        unsafe { &mut *place.as_ref().events.as_ref().get() }.sent.push(place);
-    }
-    free(request);
-}
-
-/// Notes that a rendezvous is complete, or has failed.
-unsafe extern "C" fn on_received(request: Handle, status: i32, _: usize, argument: *mut c_void) {
-    if let Some(place) = NonNull::new(argument.cast::<ReceiveOperation>()) {
-        // SAFETY: the operation of the receive; no reference to what it refers to is in use while the library runs.
-        unsafe { &mut *place.as_ref().events.as_ref().get() }.received.push((place, status));
-    }
-    free(request);
-}
-
-/// Frees the request of a callback.
-fn free(request: Handle) {
-    if let Ok(library) = Library::open() {
-        // SAFETY: the request of an operation that is complete.
-        unsafe { (library.functions.request_free)(request) };
-    }
 }
 
 /// Waits until a descriptor is readable, for `most` at most.
