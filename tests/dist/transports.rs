@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use kvstore::{Config, Observer, TransportUse, examine_transports};
 
-use super::job::{Job, has_certificates};
+use super::job::Job;
 
 const ELEMENTS: usize = 300_000;
 
@@ -59,17 +59,16 @@ fn a_job_with_ucx_uses_it_where_the_library_is_and_the_connection_elsewhere() {
     assert_eq!(names, ["shm", "ucx", "tcp"]);
     let job = Job::new(1, 1).with("transport", "ucx");
     match &all[1].1 {
-        Ok(version) if has_certificates() => assert!(version.starts_with("UCX 1."), "{version}"),
         Ok(version) => {
             assert!(version.starts_with("UCX 1."), "{version}");
-            let ucx = used(&job, "ucx");
-            assert_eq!(ucx.others, "shm: transport=ucx");
+            // Messages are sealed in jobs with credentials.
+            for job in [job.clone(), job.with("token", "0123456789abcdef0123456789abcdef")] {
+                assert_eq!(used(&job, "ucx").others, "shm: transport=ucx");
+            }
         }
         Err(reason) => {
             println!("not tested: {reason}");
             assert!(used(&job, "tcp").others.contains(reason.as_str()));
         }
     }
-    let sealed = used(&job.with("token", "0123456789abcdef0123456789abcdef"), "tcp");
-    assert!(sealed.others.contains("not encrypted"), "{sealed:?}");
 }
