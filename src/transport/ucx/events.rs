@@ -1,10 +1,7 @@
 //! What callbacks of UCX note, and the memory of sends and receives until they are complete.
 //!
 //! Callbacks run inside of functions of the library, on the thread that calls them.
-#![allow(
-    unsafe_code,
-    reason = "callbacks of a library of C, and the memory that it reads and writes"
-)]
+#![allow(unsafe_code, reason = "callbacks of a library of C, and memory that it reads")]
 
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
