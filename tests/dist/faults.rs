@@ -4,7 +4,7 @@ use std::thread;
 use std::time::Duration;
 
 use kvstore::ErrorKind::{Internal, PeerLost, Poisoned};
-use kvstore::{Error, Result, Store};
+use kvstore::{Result, Store};
 
 use super::common::wait::soon;
 use super::job::{Job, failure, join};
