@@ -2,6 +2,7 @@
 //! it is sent.
 #![allow(unsafe_code, reason = "plain values are lent to the transport as they are")]
 
+use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -46,9 +47,12 @@ pub(super) struct CallInputs<'a> {
     pub(super) coding: Option<(&'a Codec, &'a mut WorkerResiduals)>,
 }
 
-/// Loans that have ended. Frames may still refer to some.
+/// Maximum number of loans that are tried for one value.
+const MOST_TRIES: usize = 4;
+
+/// Loans that have ended, the oldest first. Frames may still refer to some.
 #[derive(Default)]
-pub(super) struct SpareLoans(Vec<Arc<Loan>>);
+pub(super) struct SpareLoans(VecDeque<Arc<Loan>>);
 
 impl SpareLoans {
     /// Keeps loans, up to a maximum of all.
@@ -57,10 +61,17 @@ impl SpareLoans {
         self.0.truncate(most);
     }
 
-    /// A loan that has ended and to which no frame refers.
+    /// A loan to which no frame refers. Frames end in the order of the loans: if some at the front are in use, so
+    /// are those behind them, and a search through all would take a time that grows with the square of a list.
     fn take(&mut self) -> Option<Arc<Loan>> {
-        let at = self.0.iter_mut().position(|loan| Arc::get_mut(loan).is_some())?;
-        Some(self.0.swap_remove(at))
+        for _ in 0..MOST_TRIES {
+            let mut loan = self.0.pop_front()?;
+            if Arc::get_mut(&mut loan).is_some() {
+                return Some(loan);
+            }
+            self.0.push_back(loan);
+        }
+        None
     }
 }
 
