@@ -77,7 +77,8 @@ pub fn offers(data: &[u8]) {
 
 fn deliver(data: &[u8]) {
     let piece = usize::from(data.first().copied().unwrap_or(1)) + 1;
-    let _ = read_all(data.len(), &mut data.chunks(piece).map(Piece::from), &Arc::default());
+    let mut pieces = data.chunks(piece).map(Piece::from);
+    let _ = read_all(data.len(), &mut pieces, &Arc::default(), false);
 }
 
 /// Texts of options, optimizers, codecs, settings, names, addresses and requests.

@@ -24,9 +24,7 @@ pub use view::{
 use crate::config::{Config, JobConfig};
 use crate::credentials::{Credentials, take_kept};
 use crate::error::{Result, fail};
-use crate::runtime::{
-    BadDelivery, BlockPool, Bytes, TransportOpener, incarnation, read_all, read_sealed,
-};
+use crate::runtime::{BadDelivery, BlockPool, Bytes, TransportOpener, incarnation, read_all};
 use crate::transport::{
     self, BlockingSender, DialPolicy, Inbox, Piece, Transport, TransportConfig,
 };
@@ -86,11 +84,11 @@ struct ReplyInbox {
 
 impl Inbox for ReplyInbox {
     fn arrived(&self, _: &str, len: usize, pieces: &mut dyn Iterator<Item = Piece<'_>>) {
-        self.take(read_all(len, pieces, &self.blocks));
+        self.take(read_all(len, pieces, &self.blocks, false));
     }
 
     fn opened(&self, _: &str, len: usize, pieces: &mut dyn Iterator<Item = Piece<'_>>) {
-        self.take(read_sealed(len, pieces, &self.blocks));
+        self.take(read_all(len, pieces, &self.blocks, true));
     }
 
     fn down(&self, _: &str) {}

@@ -148,25 +148,8 @@ pub(super) fn read(
     broken
 }
 
-/// Like `read`, for a receiver that waits for no values.
+/// Like `read`, for a receiver that waits for no values; `is_sealed` as in [`FrameReader`].
 pub(crate) fn read_all(
-    len: usize,
-    pieces: &mut dyn Iterator<Item = Piece<'_>>,
-    blocks: &Arc<BlockPool>,
-) -> (Vec<Message<Bytes>>, Option<BadDelivery>) {
-    read_without_values(len, pieces, blocks, false)
-}
-
-/// Like `read_all`, for a delivery that the tags of records have protected.
-pub(crate) fn read_sealed(
-    len: usize,
-    pieces: &mut dyn Iterator<Item = Piece<'_>>,
-    blocks: &Arc<BlockPool>,
-) -> (Vec<Message<Bytes>>, Option<BadDelivery>) {
-    read_without_values(len, pieces, blocks, true)
-}
-
-fn read_without_values(
     len: usize,
     pieces: &mut dyn Iterator<Item = Piece<'_>>,
     blocks: &Arc<BlockPool>,
@@ -292,12 +275,6 @@ mod tests {
     use super::*;
     use kvstore_protocol::testing::encode;
 
-    type ReadAll = fn(
-        usize,
-        &mut dyn Iterator<Item = Piece<'_>>,
-        &Arc<BlockPool>,
-    ) -> (Vec<Message<Bytes>>, Option<BadDelivery>);
-
     fn frames(count: usize) -> Vec<u8> {
         let mut bytes = Vec::new();
         for at in 0..count {
@@ -314,7 +291,7 @@ mod tests {
         let (bytes, blocks) = (frames(20), Arc::default());
         for size in [1, 2, 3, 139, 140, 141, 1000, bytes.len()] {
             let (messages, broken) =
-                read_all(bytes.len(), &mut bytes.chunks(size).map(Piece::from), &blocks);
+                read_all(bytes.len(), &mut bytes.chunks(size).map(Piece::from), &blocks, false);
             assert_eq!((messages.len(), broken), (20, None), "in pieces of {size}");
             for (at, message) in messages.iter().enumerate() {
                 let content = match &message.body {
@@ -336,9 +313,10 @@ mod tests {
         let mut bytes = vec![0; head.len()];
         kvstore_protocol::write_front(&head, payload.len(), 0, &mut bytes);
         bytes.extend_from_slice(&payload);
-        let read =
-            |read: ReadAll| read(bytes.len(), &mut bytes.chunks(999).map(Piece::from), &blocks);
-        let (messages, broken) = read(read_sealed);
+        let read = |is_sealed| {
+            read_all(bytes.len(), &mut bytes.chunks(999).map(Piece::from), &blocks, is_sealed)
+        };
+        let (messages, broken) = read(true);
         assert_eq!((messages.len(), broken), (1, None));
         let Body::Data(data) = &messages[0].body else { panic!("a push has data") };
         assert_eq!(data.read(<[u8]>::to_vec), Some(payload.clone()));
@@ -346,9 +324,9 @@ mod tests {
         assert_eq!(data.in_place().unwrap().known_checksum(), None);
         // The last byte is missing.
         let mut pieces = bytes[..bytes.len() - 1].chunks(999).map(Piece::from);
-        let (messages, broken) = read_sealed(bytes.len(), &mut pieces, &blocks);
+        let (messages, broken) = read_all(bytes.len(), &mut pieces, &blocks, true);
         assert_eq!((messages.len(), broken), (0, Some(SHORT)));
-        let (messages, broken) = read(read_all);
+        let (messages, broken) = read(false);
         let bad = BadDelivery::Bad(BadFrame::PayloadChecksum);
         assert_eq!((messages.len(), broken), (0, Some(bad)));
     }
@@ -358,7 +336,7 @@ mod tests {
         let (bytes, blocks) = (frames(6), Arc::default());
         for end in 0..bytes.len() {
             let (messages, broken) =
-                read_all(end, &mut bytes[..end].chunks(50).map(Piece::from), &blocks);
+                read_all(end, &mut bytes[..end].chunks(50).map(Piece::from), &blocks, false);
             assert!(messages.len() < 6);
             assert!(broken.is_some() || frames(messages.len()).len() == end, "cut at {end}");
         }
@@ -366,13 +344,14 @@ mod tests {
             let mut altered = bytes.clone();
             altered[at] ^= 0x40;
             let (messages, broken) =
-                read_all(altered.len(), &mut altered.chunks(77).map(Piece::from), &blocks);
+                read_all(altered.len(), &mut altered.chunks(77).map(Piece::from), &blocks, false);
             // A change of the reserved field is found too.
             assert!(broken.is_some(), "altered at {at}");
             assert!(messages.len() < 6);
         }
         // The announced length exceeds the bytes that arrive.
-        let (_, broken) = read_all(usize::MAX, &mut bytes.chunks(64).map(Piece::from), &blocks);
+        let (_, broken) =
+            read_all(usize::MAX, &mut bytes.chunks(64).map(Piece::from), &blocks, false);
         assert_eq!(broken, Some(BadDelivery::Bad(BadFrame::Short)));
     }
 }

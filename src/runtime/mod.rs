@@ -20,7 +20,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 pub(crate) use buffers::{Block, BlockPool, Bytes, Encoded, Loan, ReceiveTarget, Receiver};
 use event_log::DropLog;
-pub(crate) use inbox::{BadDelivery, read_all, read_sealed};
+pub(crate) use inbox::{BadDelivery, read_all};
 use inbox::{FrameReader, ReadMemory};
 use outbox::{Outbox, PeerPaths};
 pub(crate) use spare_lists::SpareLists;

@@ -116,7 +116,7 @@ fn is_read_as_written(parts: Vec<Message<Bytes>>, blocks: &Arc<BlockPool>) {
     assert_eq!(bytes.len() as u64, bundle.frame_len());
     for size in [1, 2, 75, 76, 141, bytes.len()] {
         let (read, broken) =
-            read_all(bytes.len(), &mut bytes.chunks(size).map(Piece::from), blocks);
+            read_all(bytes.len(), &mut bytes.chunks(size).map(Piece::from), blocks, false);
         assert_eq!((read.len(), broken), (1, None), "in pieces of {size}");
         assert_eq!(read[0].head, bundle.head);
         assert_eq!(read[0].parts().len(), bundle.parts().len());
@@ -129,9 +129,10 @@ fn is_read_as_written(parts: Vec<Message<Bytes>>, blocks: &Arc<BlockPool>) {
         let mut altered = bytes.clone();
         altered[at] ^= 0x10;
         let (read, broken) =
-            read_all(altered.len(), &mut altered.chunks(99).map(Piece::from), blocks);
+            read_all(altered.len(), &mut altered.chunks(99).map(Piece::from), blocks, false);
         assert!(read.is_empty() && broken.is_some(), "altered at {at}");
-        let (read, broken) = read_all(at, &mut bytes[..at].chunks(99).map(Piece::from), blocks);
+        let (read, broken) =
+            read_all(at, &mut bytes[..at].chunks(99).map(Piece::from), blocks, false);
         assert!(read.is_empty() && (at == 0 || broken.is_some()), "cut at {at}");
     }
 }
