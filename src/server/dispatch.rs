@@ -31,7 +31,7 @@ const TOGETHER: usize = 192 << 10;
 const AHEAD: usize = 4;
 
 thread_local! {
-    static TODO: SpareLists<Arc<SliceQueue>> = const { SpareLists::new() };
+    static SPARE: SpareLists<Arc<SliceQueue>> = const { SpareLists::new() };
     static REPLIES: SpareLists<SliceReply> = const { SpareLists::new() };
 }
 
@@ -147,7 +147,7 @@ impl DriverHost for ServerDispatch {
     }
 
     fn todo() -> Vec<Arc<SliceQueue>> {
-        SpareLists::take(&TODO)
+        SpareLists::take(&SPARE)
     }
 
     fn collect(
@@ -180,7 +180,7 @@ impl DriverHost for ServerDispatch {
         }
         reply(driver, &mut replies);
         SpareLists::keep(&REPLIES, replies);
-        SpareLists::keep(&TODO, todo);
+        SpareLists::keep(&SPARE, todo);
     }
 }
 

@@ -36,7 +36,7 @@ enum CompletionKind {
 }
 
 thread_local! {
-    static TODO: SpareLists<Completion> = const { SpareLists::new() };
+    static SPARE: SpareLists<Completion> = const { SpareLists::new() };
 }
 
 impl CompletionTable {
@@ -131,7 +131,7 @@ impl DriverHost for CompletionTable {
     }
 
     fn todo() -> Vec<Completion> {
-        SpareLists::take(&TODO)
+        SpareLists::take(&SPARE)
     }
 
     fn collect(
@@ -188,7 +188,7 @@ impl DriverHost for CompletionTable {
             }
             self.settle(&call, &driver.blocks);
         }
-        SpareLists::keep(&TODO, todo);
+        SpareLists::keep(&SPARE, todo);
         if let Some(panic) = bug {
             resume_unwind(Box::new(panic));
         }

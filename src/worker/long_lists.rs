@@ -36,7 +36,7 @@ impl Job {
     fn start() -> Self {
         let root = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
         let serve = |role| {
-            let config = config(role, &root);
+            let config = config(role, &root, "2");
             thread::spawn(move || Store::open("dist_async", &config)?.serve())
         };
         let others = ["scheduler", "server", "server"].map(serve).into();
@@ -45,7 +45,7 @@ impl Job {
 
     fn workers(&self) -> [Store; 2] {
         let open = |rank| {
-            let mut config = config("worker", &self.root);
+            let mut config = config("worker", &self.root, "2");
             config.set("rank", rank).unwrap();
             thread::spawn(move || Store::open("dist_async", &config).unwrap())
         };
@@ -57,13 +57,14 @@ impl Job {
     }
 }
 
-fn config(role: &str, root: &str) -> Config {
+/// Options of a process of a job of `count` workers and as many servers.
+pub(super) fn config(role: &str, root: &str, count: &str) -> Config {
     let mut config = Config::new();
     let options = [
         ("role", role),
         ("root", root),
-        ("num_workers", "2"),
-        ("num_servers", "2"),
+        ("num_workers", count),
+        ("num_servers", count),
         ("start_timeout_ms", "60000"),
         ("timeout_ms", "60000"),
         ("threads", "1"),

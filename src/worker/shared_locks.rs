@@ -7,31 +7,17 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use crate::config::Config;
+use super::long_lists::config;
 use crate::key::Key;
 use crate::store::Store;
 
 const LIMIT: Duration = Duration::from_secs(60);
 const ROUNDS: u64 = 1_000;
 
-fn config(role: &str, root: &str) -> Config {
-    let mut config = Config::new();
-    let options = [
-        ("role", role),
-        ("root", root),
-        ("num_workers", "1"),
-        ("num_servers", "1"),
-        ("timeout_ms", "60000"),
-        ("threads", "1"),
-    ];
-    options.iter().for_each(|(name, value)| config.set(name, value).unwrap());
-    config
-}
-
 /// Takings of a worker and of its server in one round: a `pushpull` of one key of one slice.
 fn takings_of_a_round(bytes: usize) -> [f64; 2] {
     let root = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
-    let open = |role| Arc::new(Store::open("dist_sync", &config(role, &root)).unwrap());
+    let open = |role| Arc::new(Store::open("dist_sync", &config(role, &root, "1")).unwrap());
     let others = ["scheduler", "server"].map(open);
     let serving = others.clone().map(|store| thread::spawn(move || store.serve().unwrap()));
     let (worker, server) = (open("worker"), &others[1]);

@@ -265,7 +265,7 @@ fn sealed_messages_are_taken_once_and_no_others_are() {
         };
         dropped(5);
         assert_eq!(pair.at_server.heard.lock().unwrap().len(), 0);
-        // The bytes of the worker are good once, whoever brings them.
+        // The bytes of the worker are good once, also from another process.
         let mut peers = stranger.shared.peers.lock();
         for _ in 0..2 {
             let mut own = stranger.shared.buffers.take(sealed.len());

@@ -46,6 +46,14 @@ fn send(line: &mut BlockingSender, own: &[u8], lent: &[(usize, Vec<u8>)], may_wa
     line.send(parcel, Instant::now() + limit);
 }
 
+/// Sends bytes again and again, until anything is heard at an end.
+fn send_until_heard(line: &mut BlockingSender, own: &[u8], at: &Mail) {
+    wait_for(|| {
+        send(line, own, &[], true);
+        (!at.heard.lock().unwrap().is_empty()).then_some(())
+    });
+}
+
 fn line(from: &TcpTransport, to: &str) -> BlockingSender {
     BlockingSender::new(from, to)
 }
@@ -202,10 +210,7 @@ fn a_peer_that_is_there_again_is_connected_to_again() {
     assert!(!line.is_ready());
     let (again, at_again) = open(&place(Some(&address)));
     // Messages are dropped until a connection has been made.
-    wait_for(|| {
-        send(&mut line, &[2], &[], true);
-        (!at_again.heard.lock().unwrap().is_empty()).then_some(())
-    });
+    send_until_heard(&mut line, &[2], &at_again);
     assert_eq!(at_again.wait(1)[0], from(worker.address(), vec![2]));
     drop(again);
 }
@@ -289,10 +294,7 @@ fn a_refused_caller_and_the_listener_know_the_reason() {
         let (worker, at_worker) = open(&with(place(None), "worker.1", calls));
         let mut line = line(&worker, server.address());
         // Reported from the second time on.
-        wait_for(|| {
-            send(&mut line, &[1], &[], true);
-            (!at_worker.heard.lock().unwrap().is_empty()).then_some(())
-        });
+        send_until_heard(&mut line, &[1], &at_worker);
         let Heard::Refused(to, reason) = &at_worker.wait(1)[0] else { panic!("no reason") };
         assert!(*to == *server.address() && reason.contains(told), "{reason}");
         let Heard::Rejected(who, reason) = &at_server.wait(1)[0] else { panic!("no reason") };
@@ -351,10 +353,7 @@ fn certificates_that_do_not_fit_are_refused_by_name() {
         let (server, _) = open(&listens(place(Some("127.0.0.1:0")), listener));
         let (worker, at_worker) = open(&calls(place(None), caller));
         let mut line = line(&worker, server.address());
-        wait_for(|| {
-            send(&mut line, &[1], &[], true);
-            (!at_worker.heard.lock().unwrap().is_empty()).then_some(())
-        });
+        send_until_heard(&mut line, &[1], &at_worker);
         let Heard::Refused(_, reason) = &at_worker.wait(1)[0] else { panic!("no reason") };
         assert!(reason.contains(told), "{listener}, {caller}: {reason}");
     }

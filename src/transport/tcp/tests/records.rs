@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::super::TcpTransport;
-use super::{content, from, line, open, place, send};
+use super::{content, from, line, open, place, send, send_until_heard};
 use crate::credentials::Credentials;
 use crate::transport::mail::{Heard, wait_for};
 use crate::transport::{Transport, TransportConfig};
@@ -53,10 +53,7 @@ fn a_listener_that_wants_records_tells_a_caller_that_does_not_ask() {
     let (server, _) = open(&with(place(Some("127.0.0.1:0")), "server.0", true));
     let (worker, at_worker) = open(&with(place(None), "worker.1", false));
     let mut line = line(&worker, server.address());
-    wait_for(|| {
-        send(&mut line, &[1], &[], true);
-        (!at_worker.heard.lock().unwrap().is_empty()).then_some(())
-    });
+    send_until_heard(&mut line, &[1], &at_worker);
     let Heard::Refused(_, reason) = &at_worker.wait(1)[0] else { panic!("no reason") };
     assert!(reason.contains("set integrity=yes"), "{reason}");
 }
