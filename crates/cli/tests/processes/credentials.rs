@@ -51,15 +51,14 @@ fn sums_over_tls_have_the_bits_of_a_loop() {
 #[test]
 #[allow(clippy::print_stdout, reason = "says what was left out")]
 fn numeric_addresses_of_ip_version_6_work_over_tls() {
-    let Ok(free) = TcpListener::bind("[::1]:0") else {
+    if TcpListener::bind("[::1]:0").is_err() {
         println!("not run: this machine has no IP version 6");
         return;
-    };
+    }
     let _turn = Turn::take();
     let keys = Keys::new("tls-six");
     let mut job = Job::new("train", 2, 1).told(ROUNDS, 5);
-    job.root = free.local_addr().unwrap().to_string();
-    drop(free);
+    job.root = job.root.replace("127.0.0.1", "[::1]");
     start(&job, certified(&keys)).end_well();
 }
 

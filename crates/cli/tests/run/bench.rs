@@ -1,13 +1,13 @@
 //! `kvstore bench`: its tables, its checks, and that it touches nothing of other jobs.
 
 use std::fs;
-use std::net::TcpListener;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::mpsc;
 
 use kvstore::{Config, Store};
 use serde_json::Value;
 
+use super::common::wait::free_address;
 use super::launcher::{LIMIT, Launcher, PROGRAM, VANISH, command, soon};
 
 fn bench(words: &[&str]) -> Command {
@@ -230,9 +230,7 @@ struct Served {
 
 impl Served {
     fn start(workers: &str) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let root = listener.local_addr().unwrap().to_string();
-        drop(listener);
+        let root = free_address();
         let start = |role| {
             let words = [role, "--root", &root, "--num-workers", workers, "--num-servers", "1"];
             Command::new(PROGRAM).args(words).stderr(Stdio::null()).spawn().unwrap()

@@ -92,7 +92,10 @@ impl Launcher {
     /// Waits until the workers have written a line that ends with this word, `count` times.
     pub fn hear(&self, word: &str, count: u32) {
         for _ in 0..count {
-            let line = self.out.recv_timeout(LIMIT).unwrap();
+            let line = self.out.recv_timeout(LIMIT).unwrap_or_else(|error| {
+                let said: Vec<u8> = self.err.try_iter().flatten().collect();
+                panic!("{error} before {word:?}: {}", said.escape_ascii())
+            });
             assert!(line.ends_with(format!("{word}\n").as_bytes()), "{}", line.escape_ascii());
         }
     }

@@ -82,12 +82,14 @@ fn connect_first(addresses: &mut VecDeque<SocketAddr>) -> io::Result<TcpStream> 
     Err(last)
 }
 
-/// Whether the system has made a connection that was begun.
+/// Whether the system has made a connection that was begun. One with itself is refused: while no process
+/// listens at a port, the system may choose just this port as the source (simultaneous open of RFC 9293).
 pub(super) fn is_connected(socket: &TcpStream) -> io::Result<bool> {
     if let Some(error) = socket.take_error()? {
         return Err(error);
     }
     match socket.peer_addr() {
+        Ok(peer) if peer == socket.local_addr()? => Err(io::ErrorKind::ConnectionRefused.into()),
         Ok(_) => Ok(true),
         Err(error) if error.kind() == io::ErrorKind::NotConnected => Ok(false),
         Err(error) => Err(error),
@@ -339,4 +341,20 @@ fn refusal(to: &str, endpoint: &Endpoint, failure: Failure) -> DialError {
             return DialError::Failed(io::Error::other(format!("{to} says: {status}")));
         }
     })
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a failed test")]
+mod tests {
+    use super::{Domain, Socket, SocketAddr, Type, is_connected};
+
+    #[test]
+    fn a_connection_with_itself_counts_as_refused() {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        socket.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+        let own = socket.local_addr().unwrap();
+        socket.connect(&own).unwrap();
+        let error = is_connected(&socket.into()).unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::ConnectionRefused);
+    }
 }

@@ -1,13 +1,16 @@
 //! Placement: the hosts of the processes of a job, and the commands that reach them.
 
+use std::cell::OnceCell;
 use std::env;
 use std::fs;
-use std::net::{IpAddr, Ipv4Addr, TcpListener};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Error, Result, anyhow};
 use clap::Args;
 use kvstore::Role;
+use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::address::{local_address_of, split_root};
 use crate::launch::hosts::hostfile::{self, HostSlots};
@@ -77,6 +80,35 @@ pub(crate) struct ProcessPlacement {
     /// Variables for other hosts.
     environment: Vec<String>,
     root: Option<String>,
+    /// Holds the scheduler's port as long as the launcher lives.
+    reserved: OnceCell<ReservedPort>,
+}
+
+/// A port that the system gives to no other socket that asks for any port. The scheduler can listen
+/// at it, since this socket does not listen and both allow that an address is used again.
+#[derive(Debug)]
+struct ReservedPort {
+    _socket: Socket,
+    number: u16,
+}
+
+impl ReservedPort {
+    fn new(host: &str) -> Result<Self> {
+        let reserve = || {
+            let address = (host, 0).to_socket_addrs()?.next();
+            Self::at(address.ok_or_else(|| io::Error::other("the host is unknown"))?)
+        };
+        reserve().with_context(|| format!("cannot listen at {host}"))
+    }
+
+    fn at(address: SocketAddr) -> io::Result<Self> {
+        let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+        socket.set_reuse_address(true)?;
+        socket.bind(&address.into())?;
+        let bound = socket.local_addr()?.as_socket();
+        let number = bound.ok_or_else(|| io::Error::other("not an address of IP"))?.port();
+        Ok(Self { _socket: socket, number })
+    }
 }
 
 /// Processes of one machine; None is this one.
@@ -95,8 +127,8 @@ impl ProcessPlacement {
         } else {
             (Vec::new(), Vec::new())
         };
-        let environment = options.environment.clone();
-        Ok(Self { hosts, route, workers, places, environment, root: options.root.clone() })
+        let (environment, root) = (options.environment.clone(), options.root.clone());
+        Ok(Self { hosts, route, workers, places, environment, root, reserved: OnceCell::new() })
     }
 
     /// Everything on this machine.
@@ -151,13 +183,21 @@ impl ProcessPlacement {
         passed
     }
 
-    /// An address at which the scheduler can listen, and which all hosts reach.
+    /// An address at which the scheduler can listen, and which all hosts reach; the same in each
+    /// call.
     pub(crate) fn root(&self) -> Result<SchedulerAddress> {
         let (host, port) = match &self.root {
             Some(root) => split_root(root)?,
             None => (self.address()?.to_string(), None),
         };
-        let port = port.map_or_else(|| free_port(&host), Ok)?;
+        let port = match (port, self.reserved.get()) {
+            (Some(port), _) => port,
+            (None, Some(reserved)) => reserved.number,
+            (None, None) => {
+                let reserved = ReservedPort::new(&host)?;
+                self.reserved.get_or_init(|| reserved).number
+            }
+        };
         Ok(SchedulerAddress { host, port })
     }
 
@@ -225,9 +265,23 @@ fn text_of(path: &Path) -> Result<String> {
     Ok(text.to_owned())
 }
 
-/// A port that is free now is still free in a moment, when the scheduler takes it.
-fn free_port(host: &str) -> Result<u16> {
-    let listener = TcpListener::bind((host, 0));
-    let listener = listener.with_context(|| format!("cannot listen at {host}"))?;
-    Ok(listener.local_addr()?.port())
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a failed test")]
+mod tests {
+    use super::{Domain, ProcessPlacement, Socket, SocketAddr, Type};
+
+    #[test]
+    fn a_reserved_port_is_for_the_scheduler_alone() {
+        let placement = ProcessPlacement::here(1);
+        let root = placement.root().unwrap();
+        assert_eq!(placement.root().unwrap(), root);
+        let address: SocketAddr = root.to_string().parse().unwrap();
+
+        let other = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        assert!(other.bind(&address.into()).is_err(), "{root} is free for others");
+        let scheduler = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        scheduler.set_reuse_address(true).unwrap();
+        scheduler.bind(&address.into()).unwrap();
+        scheduler.listen(1).unwrap();
+    }
 }
