@@ -85,6 +85,8 @@ pub(super) struct Cluster {
     /// Target of the trouble.
     pub(super) victim: Option<Peer>,
     pub(super) struck: Time,
+    /// Whether the scheduler had heard the target since it was a member.
+    pub(super) was_met: bool,
     pub(super) met: Met,
     pub(super) reader: Option<Reader>,
     later: Later,
@@ -122,6 +124,7 @@ impl Cluster {
             deserted: BTreeSet::new(),
             victim: None,
             struck: Time::MAX,
+            was_met: true,
             met: Met::default(),
             reader,
             later,
@@ -578,14 +581,17 @@ impl Cluster {
         assert!(failure.to_string().contains(&victim.to_string()), "{failure}");
         assert!(failure.to_string().contains(" at "), "the address is missing: {failure}");
         let limit = self.struck.max(began) + self.time_for_news();
-        assert!(self.network.now <= limit, "too late: {failure}");
+        assert!(self.network.now <= limit, "{} us too late: {failure}", self.network.now - limit);
     }
 
-    /// Maximum time until all processes know of a death; some frames about it may be lost.
+    /// Maximum time until all processes know of a death; some frames about it may be lost. The first contact
+    /// has the time of the start.
     fn time_for_news(&self) -> Time {
-        let quarter = self.scenario.limits.peer_timeout / 4;
+        let limits = &self.scenario.limits;
+        let quarter = limits.peer_timeout / 4;
         let lossy = self.scenario.loss + self.scenario.damage > 0;
-        quarter * if lossy { 6 } else { 5 }
+        let first = if self.was_met { 0 } else { limits.start_timeout };
+        quarter * if lossy { 6 } else { 5 } + first
     }
 
     /// Whether a server may have been left without peers: it has lost its last worker while the scheduler was

@@ -78,6 +78,11 @@ impl Cluster {
 
     fn kill(&mut self, address: &Arc<str>) -> bool {
         self.victim = self.peer_at(address);
+        if let Some(Machine::Scheduler(scheduler)) =
+            self.processes.get(SCHEDULER).map(|it| &it.machine)
+        {
+            self.was_met = self.victim.is_none_or(|victim| scheduler.has_heard(victim));
+        }
         self.processes.remove(address).is_some()
     }
 

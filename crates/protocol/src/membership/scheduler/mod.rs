@@ -377,6 +377,12 @@ impl<D: Data> Scheduler<D> {
         self.post(to, message);
     }
 
+    /// Whether a member has sent a frame since it is one.
+    #[cfg(test)]
+    pub(crate) fn has_heard(&self, peer: Peer) -> bool {
+        self.book.find(peer).is_some_and(|member| self.net.has_heard(peer, member.incarnation))
+    }
+
     fn evict_member(&mut self, known: &Standing) {
         if let Some(address) = self.whereabouts(known) {
             self.evict(known.peer, known.incarnation, &address);
@@ -387,7 +393,12 @@ impl<D: Data> Scheduler<D> {
         self.net.note(PeerEvent::Evicted(peer, address.into()));
         let cause = self.book.find(peer).map(|member| member.cause.clone());
         let cause = cause.filter(|cause| !cause.is_empty()).unwrap_or_else(|| {
-            format!("was not heard for {} ms", self.net.limits.peer_timeout / MS)
+            let limits = &self.net.limits;
+            if self.net.has_heard(peer, incarnation) {
+                format!("was not heard for {} ms", limits.peer_timeout / MS)
+            } else {
+                format!("was not heard for {} ms after it had joined", limits.start_timeout / MS)
+            }
         });
         let text = format!("{peer} at {address} {cause}, and the job declared it lost");
         let failure = Failure::new(Reason::Evicted, text);
