@@ -34,6 +34,15 @@ enum Wire {
     Tls,
 }
 
+/// What its values are.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Values {
+    Dense,
+    Compressed(&'static str),
+    /// Rows of 8 floats, of a table of as many bytes as a key has.
+    Rows,
+}
+
 /// A job of so many workers with so many keys of this size.
 #[derive(Debug, Clone, Copy)]
 struct Case {
@@ -42,6 +51,7 @@ struct Case {
     keys: u64,
     bytes: usize,
     rule: Option<&'static str>,
+    values: Values,
 }
 
 /// Where the workers of a job meet.
@@ -79,10 +89,15 @@ impl Case {
         config
     }
 
-    /// Most allocations of one round. A socket that takes no more leaves the rest of a message to its
-    /// connection, which owns each part of it for itself.
+    /// Most allocations of one round. Calls on rows make some for each worker, whatever the number of rows. A
+    /// socket that takes no more leaves the rest of a message to its connection, which owns each part of it
+    /// for itself.
     fn bound(self) -> usize {
-        if self.wire != Wire::Shm && self.bytes >= LARGE { 16 } else { 0 }
+        match self.values {
+            Values::Rows => 36 * self.workers,
+            _ if self.wire != Wire::Shm && self.bytes >= LARGE => 16,
+            _ => 0,
+        }
     }
 
     fn check(self) {
@@ -110,14 +125,24 @@ impl Case {
         if let Some(rule) = self.rule {
             store.set_optimizer(rule, "learning_rate=0.1").unwrap();
         }
+        match self.values {
+            Values::Rows => self.work_on_rows(rank, &store, meeting),
+            Values::Compressed(codec) => {
+                store.set_compression(codec, "").unwrap();
+                self.work_on_keys(rank, &store, meeting);
+            }
+            Values::Dense => self.work_on_keys(rank, &store, meeting),
+        }
+        store.close(LIMIT).unwrap();
+    }
+
+    fn work_on_keys(self, rank: usize, store: &Store, meeting: Meeting<'_>) {
         let keys: Vec<Key> = (0..self.keys).map(Key::from).collect();
         let value = vec![1.0f32; self.bytes / size_of::<f32>()];
         let values: Vec<Tensor<'_>> = keys.iter().map(|_| Tensor::from(&value)).collect();
         let mut outs = vec![value.clone(); keys.len()];
         let mut outs: Vec<TensorMut<'_>> = outs.iter_mut().map(TensorMut::from).collect();
         store.init_list(&keys, &values).unwrap();
-        let is_large = self.bytes >= LARGE;
-        let (warm, rounds) = if is_large { (FEW_ROUNDS, FEW_ROUNDS) } else { (WARM, ROUNDS) };
         for call in ["push, then pull", "pull", "pushpull"] {
             let mut round = || match call {
                 "pull" => store.pull_list(&keys, &mut outs).unwrap(),
@@ -127,22 +152,45 @@ impl Case {
                     store.pull_list(&keys, &mut outs).unwrap();
                 }
             };
-            (0..warm).for_each(|_| round());
-            self.measure(rank, call, meeting, &mut || (0..rounds).for_each(|_| round()));
+            self.measure(rank, call, meeting, &mut round);
         }
-        store.close(LIMIT).unwrap();
     }
 
-    /// Measures rounds, which all workers make, until the bound holds once.
+    fn work_on_rows(self, rank: usize, store: &Store, meeting: Meeting<'_>) {
+        const WIDTH: i64 = 8;
+        let table = vec![1.0f32; self.bytes / size_of::<f32>()];
+        let count = i64::try_from(table.len()).unwrap() / WIDTH;
+        store.init(1u64, Tensor::new(&table, &[count, WIDTH]).unwrap()).unwrap();
+        // Half of the rows, in an order of their own, and two of them twice.
+        let ids = (0..count / 2).map(|place| place * 37 % count).chain([3, 3]);
+        let ids: Vec<i64> = ids.collect();
+        let shape = [i64::try_from(ids.len()).unwrap(), WIDTH];
+        let mut rows = vec![0.5f32; ids.len() * usize::try_from(WIDTH).unwrap()];
+        for call in ["push of rows, then pull", "pull of rows"] {
+            let mut round = || {
+                if call != "pull of rows" {
+                    let rows = Tensor::new(&rows, &shape).unwrap();
+                    store.push_rows(1u64, &ids, rows).unwrap();
+                }
+                let rows = TensorMut::new(&mut rows, &shape).unwrap();
+                store.pull_rows(1u64, &ids, rows).unwrap();
+            };
+            self.measure(rank, call, meeting, &mut round);
+        }
+    }
+
+    /// Measures rounds, which all workers make, until the bound holds once, after some without a measurement.
     fn measure(
         self,
         rank: usize,
         call: &str,
         Meeting { workers, ends, failures }: Meeting<'_>,
-        rounds: &mut dyn FnMut(),
+        round: &mut dyn FnMut(),
     ) {
         let is_large = self.bytes >= LARGE;
-        let bound = self.bound() * if is_large { FEW_ROUNDS } else { ROUNDS };
+        let (warm, rounds) = if is_large { (FEW_ROUNDS, FEW_ROUNDS) } else { (WARM, ROUNDS) };
+        (0..warm).for_each(|_| round());
+        let bound = self.bound() * rounds;
         let (mut counts, mut found) = (Vec::new(), String::new());
         loop {
             workers.wait();
@@ -150,7 +198,7 @@ impl Case {
                 counting_all::begin();
             }
             workers.wait();
-            rounds();
+            (0..rounds).for_each(|_| round());
             workers.wait();
             if rank == 0 {
                 let (count, text) = counting_all::end();
@@ -184,13 +232,19 @@ fn turn() -> MutexGuard<'static, ()> {
 /// Checks calls over one transport.
 fn check(wire: Wire) {
     let _turn = turn();
-    let one = Case { wire, workers: 1, keys: 1, bytes: 1 << 10, rule: None };
+    let one = Case { wire, workers: 1, keys: 1, bytes: 1 << 10, rule: None, values: Values::Dense };
     one.check();
     Case { bytes: 64 << 10, ..one }.check();
     Case { bytes: 16 << 20, ..one }.check();
     Case { keys: 1_000, ..one }.check();
     Case { workers: 2, ..one }.check();
     Case { workers: 2, keys: 1_000, rule: Some("momentum"), ..one }.check();
+    Case { bytes: 64 << 10, values: Values::Rows, ..one }.check();
+    Case { workers: 2, bytes: 64 << 10, values: Values::Rows, rule: Some("adagrad"), ..one }
+        .check();
+    for codec in ["2bit", "fp16", "topk"] {
+        Case { workers: 2, bytes: 64 << 10, values: Values::Compressed(codec), ..one }.check();
+    }
 }
 
 #[test]

@@ -10,7 +10,7 @@ use crate::error::Result;
 use crate::kernel::Isa;
 use crate::local::merge::Team;
 use crate::local::table::Slot;
-use crate::runtime::{BlockPool, Bytes, Encoded};
+use crate::runtime::{BlockPool, Bytes};
 use crate::sys::DefaultFloats;
 use crate::tensor::{Array, Buffer, DType, Lent};
 
@@ -21,6 +21,8 @@ const ENCODED: u16 = 1;
 #[derive(Default)]
 pub(crate) struct WorkerResiduals {
     keys: HashMap<u64, CodecState>,
+    /// That of the last encoding.
+    scratch: Option<CodecScratch>,
 }
 
 #[derive(Default)]
@@ -90,21 +92,24 @@ impl WorkerResiduals {
         let source = &EncodingSource { round: source.round.wrapping_add(*ahead), ..*source };
         let item = slot.dtype.size();
         let in_slice = (source.slice_bytes / item).max(1);
-        let scratch = CodecScratch::new()?;
+        let scratch = match &mut self.scratch {
+            Some(scratch) => scratch,
+            none => none.insert(CodecScratch::new()?),
+        };
         let _floats = DefaultFloats::enter();
-        let mut slices = Vec::new();
-        let mut start = 0;
-        while start < slot.count || slices.is_empty() {
-            let slice = start..slot.count.min(start + in_slice);
-            let made = blocks.make(codec.bytes(slice.len()), |room| {
-                let bytes = room.zeroed();
-                encode_slice(codec, team.isa, source, residuals, &slice, bytes, &scratch);
-            })?;
-            slices.push(made);
-            start = slice.end.max(start + 1);
-        }
-        let (codec, len, slice) = (ENCODED, slot.bytes(), source.slice_bytes);
-        Ok(Bytes::of_encoded(Encoded { codec, len, slice, slices }))
+        blocks.encoded(ENCODED, (slot.bytes(), source.slice_bytes), |slices| {
+            let mut start = 0;
+            while start < slot.count || slices.is_empty() {
+                let slice = start..slot.count.min(start + in_slice);
+                let made = blocks.make(codec.bytes(slice.len()), |room| {
+                    let bytes = room.zeroed();
+                    encode_slice(codec, team.isa, source, residuals, &slice, bytes, scratch);
+                })?;
+                slices.push(made);
+                start = slice.end.max(start + 1);
+            }
+            Ok(())
+        })
     }
 }
 

@@ -72,16 +72,17 @@ fn divisor(a: usize, b: usize) -> usize {
     if b == 0 { a } else { divisor(b, a % b) }
 }
 
-/// Encodes runs, padded so that elements may follow.
-pub(crate) fn encode(runs: &[UnitRun]) -> Vec<u8> {
-    let count = u32::try_from(runs.len()).unwrap_or(u32::MAX);
-    let mut bytes = count.to_le_bytes().to_vec();
+/// Appends encoded runs, padded so that elements may follow.
+pub(crate) fn encode(runs: &[UnitRun], bytes: &mut Vec<u8>) {
+    let len = (size_of::<u32>() + size_of_val(runs)).next_multiple_of(8);
+    let end = bytes.len() + len;
+    bytes.reserve(len);
+    bytes.extend_from_slice(&u32::try_from(runs.len()).unwrap_or(u32::MAX).to_le_bytes());
     for run in runs {
         bytes.extend_from_slice(&run.first.to_le_bytes());
         bytes.extend_from_slice(&run.count.to_le_bytes());
     }
-    bytes.resize(bytes.len().next_multiple_of(8), 0);
-    bytes
+    bytes.resize(end, 0);
 }
 
 /// Decodes runs of a slice of this many units; gives them and their length in bytes. None for bytes that are
@@ -133,13 +134,19 @@ mod tests {
         }
     }
 
+    fn encoded(runs: &[UnitRun]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        encode(runs, &mut bytes);
+        bytes
+    }
+
     #[test]
     fn runs_come_back_and_others_are_refused() {
         let runs = [UnitRun { first: 0, count: 2 }, UnitRun { first: 7, count: 1 }];
-        let bytes = encode(&runs);
+        let bytes = encoded(&runs);
         assert_eq!(decode(&bytes, 8), Some((runs.to_vec(), bytes.len())));
         assert_eq!(decode(&bytes, 7), None);
-        let twice = encode(&[UnitRun { first: 0, count: 5 }, UnitRun { first: 0, count: 5 }]);
+        let twice = encoded(&[UnitRun { first: 0, count: 5 }, UnitRun { first: 0, count: 5 }]);
         assert_eq!(decode(&twice, 8), None, "more than there is");
         (0..bytes.len()).for_each(|end| assert_eq!(decode(&bytes[..end], 8), None));
         assert_eq!(decode(&[255; 16], 8), None);

@@ -1,7 +1,7 @@
 //! Bytes of values in flight: in pooled blocks, or in memory that a caller has lent (zero copy).
 #![allow(unsafe_code, reason = "memory that callers lend is read here")]
 
-use std::mem::{ManuallyDrop, MaybeUninit};
+use std::mem::{self, ManuallyDrop, MaybeUninit};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 use crate::error::Result;
@@ -19,8 +19,11 @@ const SIZES: usize = KEPT.end().ilog2() as usize + 1;
 /// Maximum number of bytes in spare blocks.
 const MOST_SPARE: usize = 64 << 20;
 
-/// Maximum number of spare allocations for blocks, of about a hundred bytes each.
+/// Maximum numbers of spare allocations for blocks, of about a hundred bytes each, and for encoded values.
 const MOST_BLOCKS: usize = 8_192;
+const MOST_ENCODED: usize = 1_024;
+/// Maximum number of slices of an encoded value whose list is kept.
+const MOST_SLICES: usize = 64;
 
 /// Pool of memory for slices.
 #[derive(Default)]
@@ -35,6 +38,8 @@ struct SpareBuffers {
     bytes: usize,
     /// Allocations for blocks, without memory for their bytes.
     blocks: Vec<Arc<BlockMemory>>,
+    /// Allocations for encoded values, without slices.
+    encoded: Vec<Arc<EncodedSlices>>,
 }
 
 impl SpareBuffers {
@@ -118,6 +123,27 @@ impl BlockPool {
             None => spare = Arc::new(memory),
         }
         Block(ManuallyDrop::new(spare))
+    }
+
+    /// Makes an encoded value, whose slices `fill` adds. `len` is the number of bytes of the unencoded value,
+    /// and `slice` that of each slice but the last.
+    pub(crate) fn encoded(
+        self: &Arc<Self>,
+        codec: u16,
+        (len, slice): (usize, usize),
+        fill: impl FnOnce(&mut Vec<Block>) -> Result<()>,
+    ) -> Result<Bytes> {
+        let mut spare = self.spare.lock().encoded.pop().unwrap_or_default();
+        let mut slices =
+            Arc::get_mut(&mut spare).map(|spare| mem::take(&mut spare.slices)).unwrap_or_default();
+        fill(&mut slices)?;
+        let made = EncodedSlices { codec, slice, slices, home: Some(Arc::clone(self)) };
+        match Arc::get_mut(&mut spare) {
+            Some(empty) => *empty = made,
+            None => spare = Arc::new(made),
+        }
+        let source = BlockSource::Encoded(Encoded(ManuallyDrop::new(spare)));
+        Ok(Bytes { source, at: 0, len })
     }
 }
 
@@ -297,16 +323,36 @@ enum BlockSource {
     Loan(Arc<Loan>),
     /// Received into its destination.
     Landed,
-    Encoded(Arc<Encoded>),
+    Encoded(Encoded),
 }
 
-/// A value that a codec has encoded, slice by slice.
-pub(crate) struct Encoded {
-    pub(crate) codec: u16,
-    /// Number of bytes of the unencoded value: in all, and of each slice but the last.
-    pub(crate) len: usize,
-    pub(crate) slice: usize,
-    pub(crate) slices: Vec<Block>,
+/// A value that a codec has encoded, slice by slice. Clones share it; the last one returns the memory.
+#[derive(Clone)]
+struct Encoded(ManuallyDrop<Arc<EncodedSlices>>);
+
+/// Empty while it is a spare one.
+#[derive(Default)]
+struct EncodedSlices {
+    codec: u16,
+    /// Number of bytes of each slice but the last, unencoded.
+    slice: usize,
+    slices: Vec<Block>,
+    home: Option<Arc<BlockPool>>,
+}
+
+impl Drop for Encoded {
+    fn drop(&mut self) {
+        // SAFETY: it is not used again.
+        let mut shared = unsafe { ManuallyDrop::take(&mut self.0) };
+        let Some(encoded) = Arc::get_mut(&mut shared) else { return };
+        encoded.slices.clear();
+        let Some(home) = encoded.home.take() else { return };
+        let is_small = encoded.slices.capacity() <= MOST_SLICES;
+        let mut spare = home.spare.lock();
+        if is_small && spare.encoded.len() < MOST_ENCODED {
+            spare.encoded.push(shared);
+        }
+    }
 }
 
 impl Bytes {
@@ -322,11 +368,6 @@ impl Bytes {
     /// `len` bytes that a [`ReceiveTarget`] has received.
     pub(super) fn landed(len: usize) -> Self {
         Self { source: BlockSource::Landed, at: 0, len }
-    }
-
-    pub(crate) fn of_encoded(encoded: Encoded) -> Self {
-        let len = encoded.len;
-        Self { source: BlockSource::Encoded(Arc::new(encoded)), at: 0, len }
     }
 
     /// Calls `read` with the bytes; None if no message needs them any more.
@@ -413,8 +454,8 @@ impl Data for Bytes {
         let fits = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
         let (at, len) = (fits(at), fits(len));
         if let BlockSource::Encoded(encoded) = &self.source {
-            let index = at / encoded.slice.max(1);
-            return Self::of_block(encoded.slices[index].clone());
+            let index = at / encoded.0.slice.max(1);
+            return Self::of_block(encoded.0.slices[index].clone());
         }
         let end = at.checked_add(len);
         assert!(end.is_some_and(|end| end <= self.len), "a part inside of its value");
@@ -423,7 +464,7 @@ impl Data for Bytes {
 
     fn codec(&self) -> u16 {
         match &self.source {
-            BlockSource::Encoded(encoded) => encoded.codec,
+            BlockSource::Encoded(encoded) => encoded.0.codec,
             _ => 0,
         }
     }

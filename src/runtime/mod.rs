@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-pub(crate) use buffers::{Block, BlockPool, Bytes, Encoded, Loan, ReceiveTarget, Receiver};
+pub(crate) use buffers::{Block, BlockPool, Bytes, Loan, ReceiveTarget, Receiver};
 use event_log::DropLog;
 pub(crate) use inbox::{BadDelivery, read_all};
 use inbox::{FrameReader, ReadMemory};

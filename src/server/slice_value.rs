@@ -344,10 +344,10 @@ fn part_of(
 ) -> Result<(Vec<usize>, Lent)> {
     let bad = || fail!(InvalidArgument, "a push of rows that does not fit its slice");
     let (runs, taken) = row_runs::decode(bytes, units).ok_or_else(bad)?;
-    let ids: Vec<usize> = runs
-        .iter()
-        .flat_map(|run| (run.first..run.first + run.count).map(|id| id as usize))
-        .collect();
+    let mut ids = Vec::with_capacity(runs.iter().map(|run| run.count as usize).sum());
+    for run in &runs {
+        ids.extend((run.first..run.first + run.count).map(|id| id as usize));
+    }
     let values = &bytes[taken..];
     if values.len() != ids.len() * unit_bytes {
         return Err(bad());
@@ -360,11 +360,13 @@ fn rows_of(stored: &[u8], runs: &[u8], slot: &Slot, blocks: &Arc<BlockPool>) -> 
     let unit = slot.row_length() * slot.dtype.size();
     let bad = || fail!(InvalidArgument, "rows that are not there");
     let (runs, _) = row_runs::decode(runs, slot.rows()).ok_or_else(bad)?;
-    let part = |run: &row_runs::UnitRun| {
-        let (start, len) = (run.first as usize * unit, run.count as usize * unit);
-        &stored[start..start + len]
-    };
-    blocks.join(&runs.iter().map(part).collect::<Vec<_>>())
+    let count: usize = runs.iter().map(|run| run.count as usize).sum();
+    blocks.make(count * unit, |room| {
+        for run in &runs {
+            let start = run.first as usize * unit;
+            room.put(stored[start..start + run.count as usize * unit].into());
+        }
+    })
 }
 
 /// Buffer of a value that fills a slice; without a copy if no message shares the block.

@@ -279,15 +279,14 @@ impl Receiver for PendingCall {
     }
 }
 
-/// Writes rows of a slice to their places.
+/// Writes rows of a slice to their place.
 fn fill_rows(wanted: &WantedRows, slice: u32, data: &Bytes) {
     data.read(|bytes| {
-        let mut rest = bytes;
-        for (at, len) in wanted.places(slice) {
-            let Some((part, others)) = rest.split_at_checked(len) else { return };
-            rest = others;
-            // SAFETY: the places are inside of the memory allocated for these rows; slices are disjoint.
-            unsafe { wanted.start().add(at).copy_from_nonoverlapping(part.as_ptr(), len) };
+        let place = wanted.place(slice);
+        let Some(rows) = bytes.get(..place.len()) else { return };
+        // SAFETY: the place is inside of the memory allocated for these rows; slices are disjoint.
+        unsafe {
+            wanted.start().add(place.start).copy_from_nonoverlapping(rows.as_ptr(), rows.len());
         }
     });
 }

@@ -126,7 +126,7 @@ impl WorkerStore {
         Ok(Some(match &lent[values.clone()] {
             [] => return Ok(None),
             _ if is_coded && slot.dtype.is_float() => {
-                let slice_bytes = self.place(slot.key)?.slice_bytes;
+                let slice_bytes = self.of_place(slot.key, |place| place.slice_bytes)?;
                 let slice_bytes = usize::try_from(slice_bytes).unwrap_or(usize::MAX);
                 OutgoingValue::Coded { values, slice_bytes, bytes }
             }

@@ -7,6 +7,7 @@ use std::sync::{Arc, Weak};
 use super::call::{CallHome, PendingCall, PendingKey};
 use super::inputs::SpareLoans;
 use super::requests::KeyRequest;
+use super::rows::RowMemory;
 use crate::local::plan::Plan;
 use crate::runtime::Bytes;
 use crate::tensor::Lent;
@@ -29,6 +30,7 @@ pub(super) struct CallMemory {
     /// Requests of one batch.
     pub(super) made: Vec<KeyRequest<Bytes>>,
     pub(super) loans: SpareLoans,
+    pub(super) rows: RowMemory,
 }
 
 thread_local! {
@@ -46,6 +48,7 @@ impl CallMemory {
     pub(super) fn leave(mut self: Box<Self>) {
         self.requests.clear();
         self.made.clear();
+        self.rows.shrink();
         if self.requests.capacity().max(self.parts.capacity()) <= MOST_KEYS {
             let _ = MEMORY.try_with(|kept| kept.set(Some(self)));
         }

@@ -373,7 +373,12 @@ impl WorkerStore {
 
     /// Placement of a key.
     fn place(&self, key: Key) -> Result<Placement> {
-        let place = || self.step(|worker, _| worker.place_of(key.id()).cloned());
+        self.of_place(key, Placement::clone)
+    }
+
+    /// What `of` takes from the placement of a key.
+    fn of_place<T>(&self, key: Key, of: impl Fn(&Placement) -> T) -> Result<T> {
+        let place = || self.step(|worker, _| worker.place_of(key.id()).map(&of));
         if let Some(place) = place()? {
             return Ok(place);
         }
@@ -525,22 +530,33 @@ impl JobMember for WorkerStore {
 
     fn run_rows(&self, call: DataCall, pairs: &RowPairs<'_>) -> Result<()> {
         let deadline = self.local.deadline();
-        let run = || {
-            let sent = self.send_rows(self.plan_rows(call, pairs)?, 0, None, deadline)?;
-            self.wait(&sent)
+        let mut memory = CallMemory::take();
+        let mut run = || {
+            let mut plan = memory.plan();
+            self.plan_rows(&mut plan, call, pairs)?;
+            let sent = self.send_rows(&mut memory, plan, 0, None, deadline)?;
+            let result = self.wait(&sent);
+            memory.keep(sent);
+            result
         };
-        match run() {
+        let result = match run() {
             // Other workers may have moved the key, so that its rows are in other slices.
             Err(error) if error.kind() == ErrorKind::KeyNotFound && self.is_done()? => run(),
             other => other,
-        }
+        };
+        memory.leave();
+        result
     }
 
     fn submit_rows(&self, call: DataCall, pairs: &RowPairs<'_>, priority: i32) -> Result<u64> {
-        let plan = self.plan_rows(call, pairs)?;
-        self.with_ticket(plan.label(call), |sequence| {
-            self.send_rows(plan, priority, Some(sequence), Deadline::Never)
-        })
+        let mut plan = Plan::default();
+        self.plan_rows(&mut plan, call, pairs)?;
+        let mut memory = CallMemory::take();
+        let ticket = self.with_ticket(plan.label(call), |sequence| {
+            self.send_rows(&mut memory, plan, priority, Some(sequence), Deadline::Never)
+        });
+        memory.leave();
+        ticket
     }
 
     fn look_up(&self, call: &'static str, key: Key) -> Result<()> {

@@ -1,6 +1,7 @@
 //! Row-sparse calls of a worker: rows are summed on the worker, and each slice gets its parts of them.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use crate::error::Result;
@@ -9,41 +10,85 @@ use crate::job::wanted::{ROWS, WANT_ROWS};
 use crate::local::merge::{RowSums, Team};
 use crate::local::plan::{PlannedOut, RowsOf};
 use crate::local::table::Slot;
-use crate::runtime::{BlockPool, Bytes, Encoded};
+use crate::runtime::{BlockPool, Bytes};
 use crate::sys::DefaultFloats;
 use crate::tensor::Buffer;
 use kvstore_protocol::Placement;
 
-/// Push of rows of one key, as one message body for each slice.
-pub(crate) fn push<'a>(
-    team: Team,
-    slot: &Slot,
-    place: &Placement,
-    pushed: impl Iterator<Item = RowsOf<'a>>,
-    blocks: &Arc<BlockPool>,
-) -> Result<Bytes> {
-    let cut = KeyPartition::new(place);
-    let _floats = DefaultFloats::enter();
-    let mut sums = RowSums::default();
-    sums.prepare(team, slot, pushed)?;
-    let (rows, summed) = sums.compact(team, slot)?;
-    let (item, values) = (slot.dtype.size(), summed.bytes());
-    let mut parts: Vec<(Vec<UnitRun>, Vec<u8>)> = vec![Default::default(); place.servers.len()];
-    for (index, row) in rows.into_iter().enumerate() {
-        for fragment in cut.fragments(row) {
-            let start = (index * cut.row + fragment.in_row) * item;
-            let Some((runs, data)) = parts.get_mut(fragment.slice as usize) else { continue };
-            runs.push(fragment.run);
-            data.extend_from_slice(&values[start..start + fragment.elements * item]);
+/// Maximum number of rows of a push whose memory is kept.
+const MOST_ROWS: usize = 1 << 16;
+
+/// Memory of the pushes of rows of one thread.
+#[derive(Default)]
+pub(super) struct RowMemory {
+    sums: RowSums,
+    rows: Vec<usize>,
+    runs: Vec<UnitRun>,
+    head: Vec<u8>,
+}
+
+impl RowMemory {
+    /// Frees the memory of a large push.
+    pub(super) fn shrink(&mut self) {
+        if self.rows.capacity() > MOST_ROWS {
+            *self = Self::default();
         }
     }
-    let mut slices = Vec::with_capacity(parts.len());
-    for (runs, data) in parts {
-        let head = row_runs::encode(&runs);
-        slices.push(blocks.join(&[&head, &data])?);
+
+    /// Push of rows of one key, as one message body for each slice.
+    pub(super) fn push<'a>(
+        &mut self,
+        team: Team,
+        slot: &Slot,
+        place: &Placement,
+        pushed: impl Iterator<Item = RowsOf<'a>>,
+        blocks: &Arc<BlockPool>,
+    ) -> Result<Bytes> {
+        let Self { sums, rows, runs, head } = self;
+        let _floats = DefaultFloats::enter();
+        sums.prepare(team, slot, pushed)?;
+        let summed = blocks.take(sums.bytes(slot).max(1))?;
+        sums.compact(team, slot, rows, &summed);
+        let (item, values) = (slot.dtype.size(), summed.bytes());
+        let slice = usize::try_from(place.slice_bytes).unwrap_or(usize::MAX);
+        let made = blocks.encoded(ROWS, (slot.bytes(), slice), |slices| {
+            for_each_slice(place, rows, runs, |_, runs, elements| {
+                head.clear();
+                row_runs::encode(runs, head);
+                let data = &values[elements.start * item..elements.end * item];
+                slices.push(blocks.join(&[head, data])?);
+                Ok(())
+            })
+        });
+        blocks.give_back(summed);
+        sums.forget();
+        made
     }
-    let slice = usize::try_from(place.slice_bytes).unwrap_or(usize::MAX);
-    Ok(Bytes::of_encoded(Encoded { codec: ROWS, len: slot.bytes(), slice, slices }))
+}
+
+/// Calls `each` for all slices of a key: with the parts of these rows, which ascend, in the slice, and with
+/// the place of their elements in an array that has the rows one after the other. `runs` is memory for it.
+fn for_each_slice(
+    place: &Placement,
+    rows: &[usize],
+    runs: &mut Vec<UnitRun>,
+    mut each: impl FnMut(u32, &[UnitRun], Range<usize>) -> Result<()>,
+) -> Result<()> {
+    let cut = KeyPartition::new(place);
+    let mut fragments = rows.iter().flat_map(|row| cut.fragments(*row)).peekable();
+    let mut start = 0;
+    runs.clear();
+    for slice in (0..).take(place.servers.len()) {
+        let mut end = start;
+        while let Some(fragment) = fragments.next_if(|fragment| fragment.slice == slice) {
+            runs.push(fragment.run);
+            end += fragment.elements;
+        }
+        each(slice, runs, start..end)?;
+        runs.clear();
+        start = end;
+    }
+    Ok(())
 }
 
 /// Rows of a pull, without duplicates, in the order of the key.
@@ -51,8 +96,8 @@ pub(crate) struct WantedRows {
     /// A key of these rows only.
     slot: Slot,
     buffer: Buffer,
-    /// By slice, the places of its parts of rows, in elements.
-    places: BTreeMap<u32, Vec<(usize, usize)>>,
+    /// The place of each slice's parts of the rows, in elements.
+    places: BTreeMap<u32, Range<usize>>,
     /// Rows of each out.
     lists: Vec<(Vec<usize>, Vec<i64>)>,
 }
@@ -64,22 +109,23 @@ impl WantedRows {
         place: &Placement,
         outs: impl Iterator<Item = RowsOf<'a>> + Clone,
     ) -> Result<(Self, BTreeMap<u32, Vec<u8>>)> {
-        let cut = KeyPartition::new(place);
-        let mut rows: Vec<usize> = outs.clone().flat_map(|out| out.ids.to_vec()).collect();
+        let mut rows = Vec::with_capacity(outs.clone().map(|out| out.ids.len()).sum());
+        outs.clone().for_each(|out| rows.extend_from_slice(out.ids));
         rows.sort_unstable();
         rows.dedup();
         let place_of = |id: &usize| rows.binary_search(id).unwrap_or(0);
         let lists =
             outs.map(|out| (out.ids.iter().map(place_of).collect(), out.shape.to_vec())).collect();
-        let mut places: BTreeMap<u32, Vec<(usize, usize)>> = BTreeMap::new();
-        let mut runs: BTreeMap<u32, Vec<UnitRun>> = BTreeMap::new();
-        for (index, row) in rows.iter().enumerate() {
-            for fragment in cut.fragments(*row) {
-                let to = (index * cut.row + fragment.in_row, fragment.elements);
-                places.entry(fragment.slice).or_default().push(to);
-                runs.entry(fragment.slice).or_default().push(fragment.run);
+        let (mut places, mut asked) = (BTreeMap::new(), BTreeMap::new());
+        for_each_slice(place, &rows, &mut Vec::new(), |slice, runs, elements| {
+            if !runs.is_empty() {
+                let mut query = vec![WANT_ROWS];
+                row_runs::encode(runs, &mut query);
+                asked.insert(slice, query);
+                places.insert(slice, elements);
             }
-        }
+            Ok(())
+        })?;
         let mut shape = slot.shape.to_vec();
         if let Some(extent) = shape.first_mut() {
             *extent = rows.len().cast_signed() as i64;
@@ -87,16 +133,14 @@ impl WantedRows {
         let count = rows.len() * slot.row_length();
         let compact = Slot::new(slot.key, slot.order, slot.dtype, &shape, count)?;
         let buffer = Buffer::fixed(compact.bytes())?;
-        let ask = |runs: Vec<UnitRun>| [vec![WANT_ROWS], row_runs::encode(&runs)].concat();
-        let asked = runs.into_iter().map(|(slice, runs)| (slice, ask(runs))).collect();
         Ok((Self { slot: compact, buffer, places, lists }, asked))
     }
 
-    /// Places of the parts of a slice, in bytes, contiguous in its answer: (place, length).
-    pub(crate) fn places(&self, slice: u32) -> impl Iterator<Item = (usize, usize)> {
+    /// Place of what a slice answers, in bytes.
+    pub(crate) fn place(&self, slice: u32) -> Range<usize> {
         let item = self.slot.dtype.size();
-        let places = self.places.get(&slice).map(Vec::as_slice).unwrap_or_default();
-        places.iter().map(move |(at, elements)| (at * item, elements * item))
+        let elements = self.places.get(&slice).cloned().unwrap_or_default();
+        elements.start * item..elements.end * item
     }
 
     pub(crate) fn start(&self) -> *mut u8 {

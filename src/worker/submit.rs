@@ -7,7 +7,7 @@ use super::call::{PendingCall, PendingKey, PullTarget};
 use super::inputs::{CallInputs, OutgoingValue, part_of};
 use super::memory::CallMemory;
 use super::requests::{KeyOperation, KeyRequest};
-use super::rows::{self, WantedRows};
+use super::rows::WantedRows;
 use crate::deadline::Deadline;
 use crate::error::{Error, Result};
 use crate::local::call::DataCall;
@@ -27,10 +27,15 @@ impl WorkerStore {
         }
     }
 
-    pub(super) fn plan_rows(&self, call: DataCall, pairs: &RowPairs<'_>) -> Result<Plan> {
+    /// Checks a call on rows, and fills its empty plan.
+    pub(super) fn plan_rows(
+        &self,
+        plan: &mut Plan,
+        call: DataCall,
+        pairs: &RowPairs<'_>,
+    ) -> Result<()> {
         self.check_call(call)?;
         self.find(call.name(), pairs.rows.keys.iter().copied())?;
-        let mut plan = Plan::default();
         let part =
             if call == DataCall::PushRows { plan::TensorUse::Value } else { plan::TensorUse::Out };
         let patience = self.local.patience();
@@ -38,24 +43,28 @@ impl WorkerStore {
         if call == DataCall::PushRows {
             self.leave_unfinished();
         }
-        Ok(plan)
+        Ok(())
     }
 
     /// Submits a planned call on rows.
     pub(super) fn send_rows(
         &self,
+        memory: &mut CallMemory,
         mut plan: Plan,
         priority: i32,
         ticket: Option<u64>,
         deadline: Deadline,
     ) -> Result<Arc<PendingCall>> {
-        let (mut parts, mut orders) = (Vec::new(), Vec::new());
-        for KeyGroup { slot, values, outs } in std::mem::take(&mut plan.groups) {
+        // Those of an attempt that failed.
+        memory.requests.clear();
+        let mut groups = std::mem::take(&mut plan.groups);
+        let mut parts = std::mem::take(&mut memory.parts);
+        for KeyGroup { slot, values, outs } in groups.drain(..) {
             let (place, key) = (self.place(slot.key)?, slot.key.id());
             let (target, what) = if outs.is_empty() {
                 let pushed = values.map(|index| plan.rows.of(index, &plan.values[index]));
                 let (team, blocks) = (self.local.keys.team, &self.driver.blocks);
-                let value = rows::push(team, &slot, &place, pushed, blocks)?;
+                let value = memory.rows.push(team, &slot, &place, pushed, blocks)?;
                 (PullTarget::Nowhere, KeyOperation::Push(OutgoingValue::Made(value)))
             } else {
                 let lists = outs.clone().map(|index| plan.rows.of(index, &plan.outs[index].lent));
@@ -66,14 +75,11 @@ impl WorkerStore {
                 (PullTarget::Rows(Box::new(wanted)), KeyOperation::Want(asked, PullDependency::Own))
             };
             parts.push(PendingKey::new(slot, target, outs));
-            orders.push(KeyRequest { key, what });
+            memory.requests.push_back(KeyRequest { key, what });
         }
-        let call = PendingCall::new(self.home(), ticket, plan, parts);
-        let mut memory = CallMemory::take();
-        memory.requests.extend(orders);
-        let sent = self.launch(&mut memory, call, CallInputs::default(), priority, deadline);
-        memory.leave();
-        sent
+        plan.groups = groups;
+        let call = memory.begin(self.home(), ticket, plan, parts);
+        self.launch(memory, call, CallInputs::default(), priority, deadline)
     }
 
     /// Checks a call, and fills its empty plan. A broadcast initialises here, and is then submitted as a pull.

@@ -89,12 +89,24 @@ impl RowSums {
 
 #[cfg(feature = "dist")]
 impl RowSums {
-    /// The rows that are pushed, ascending, and their sums, one after the other.
-    pub(crate) fn compact(&self, team: Team, slot: &Slot) -> Result<(Vec<usize>, Buffer)> {
-        let (length, item) = (slot.row_length(), slot.dtype.size());
-        let buffer = Buffer::zeroed((self.rows() * length * item).max(1), false)?;
-        let sums = Array::of(&buffer, slot.dtype);
-        let mut rows = Vec::with_capacity(self.rows());
+    /// Frees what was gathered or converted, and keeps the memory of the lists.
+    pub(crate) fn forget(&mut self) {
+        self.parts.clear();
+        self.ready.clear();
+    }
+
+    /// Number of bytes of the sums.
+    pub(crate) fn bytes(&self, slot: &Slot) -> usize {
+        self.rows() * slot.row_length() * slot.dtype.size()
+    }
+
+    /// Gives the rows that are pushed, ascending, and writes their sums, one after the other, to a buffer of
+    /// at least [`bytes`](Self::bytes).
+    pub(crate) fn compact(&self, team: Team, slot: &Slot, rows: &mut Vec<usize>, buffer: &Buffer) {
+        assert!(self.bytes(slot) <= buffer.len(), "sums inside of their buffer");
+        let length = slot.row_length();
+        let sums = Array::of(buffer, slot.dtype);
+        rows.clear();
         for index in 0..self.rows() {
             let (row, parts) = self.row(index);
             let inputs: SmallVec<[_; 4]> = parts.map(Array::start).collect();
@@ -104,7 +116,6 @@ impl RowSums {
             team.isa.sum_planned(&pass);
             rows.push(row);
         }
-        Ok((rows, buffer))
     }
 }
 

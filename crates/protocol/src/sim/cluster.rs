@@ -569,8 +569,12 @@ impl Cluster {
         program.failed = true;
         self.met.failures += 1;
         if self.victim == Some(me) {
-            let known =
-                matches!(failure.reason, Reason::Evicted | Reason::PeerLost | Reason::Closed);
+            let known = match failure.reason {
+                Reason::Evicted | Reason::PeerLost | Reason::Closed => true,
+                // The first contact.
+                Reason::Timeout => failure.to_string().contains("was not reached"),
+                _ => false,
+            };
             assert!(known, "{me} was hit and learns: {failure}");
             return;
         }
