@@ -99,7 +99,7 @@ bench: ## measure this machine, write docs/performance.md
 	KVSTORE_PROGRAM=target/release/kvstore \
 		cargo bench -p libkvstore --bench local --bench dist -- --page $(if $(QUICK),--quick) $(GROUP)
 
-bench-peers: ## the same beside MXNet and numpy, where they can be installed
+bench-peers: ## the same beside MXNet, numpy, gloo and UCX, where they can be installed
 	@bash scripts/bootstrap.sh build
 	@bash scripts/bench_peers.sh $(if $(QUICK),--quick)
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Measures our stores beside MXNet 1.9.1, numpy and raw sockets, and writes the tables of peers in
-# docs/performance.md; installs the first two in target/bench/venv.
+# docs/performance.md; installs the first two in target/bench/venv. Jobs are measured beside gloo too, if
+# `make bench-python` has installed PyTorch, and beside ucx_perftest, if it is on the PATH.
 # Usage: scripts/bench_peers.sh [--quick]
 # Without Python 3.8 to 3.11 or a package index it says so, and nothing has failed.
 set -euo pipefail
@@ -10,10 +11,17 @@ venv=target/bench/venv
 # The last MXNet uses names that numpy 1.24 dropped; older numpy needs Python 3.11 or older.
 packages=(mxnet==1.9.1 'numpy<1.24')
 log=target/bench/peers.log
+options=$*
 
 leave_out() {
-  echo "bench-peers: nothing compared: $1"
+  echo "bench-peers: nothing compared with MXNet and numpy: $1"
+  measure_jobs
   exit 0
+}
+
+measure_jobs() {
+  cargo build --release -p libkvstore-cli
+  KVSTORE_PROGRAM=target/release/kvstore cargo bench --bench dist -- --page $options --peers
 }
 
 find_python() {
@@ -44,6 +52,5 @@ peers_work() {
 mkdir -p target/bench
 peers_work || install_peers
 peers_work || leave_out "MXNet 1.9.1 does not start here, see $log"
-cargo bench --bench local -- --page "$@" peers
-cargo build --release -p libkvstore-cli
-KVSTORE_PROGRAM=target/release/kvstore cargo bench --bench dist -- --page "$@" --peers
+cargo bench --bench local -- --page $options peers
+measure_jobs

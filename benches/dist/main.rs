@@ -1,5 +1,5 @@
 //! `cargo bench --bench dist`: one worker and one server on the loopback, beside raw TCP sockets, and
-//! with `--peers` beside MXNet where `make bench-peers` has installed it, all in the same run.
+//! with `--peers` beside MXNet, gloo and UCX, where they are installed, all in the same run.
 //!
 //! `--tls` measures TCP beside TLS instead, and prints the ratios of time and processor time. Over a link of 10
 //! Gbit/s, which both directions share, as root:
@@ -20,6 +20,7 @@
 
 mod cases;
 mod credentials;
+mod gloo;
 #[path = "../common/machine.rs"]
 mod machine;
 mod mxnet;
@@ -27,8 +28,10 @@ mod ours;
 #[path = "../common/page.rs"]
 mod page;
 mod processes;
+mod python;
 mod raw;
 mod table;
+mod ucx;
 #[path = "../../tests/common/wait.rs"]
 #[allow(dead_code, reason = "tests use more of it")]
 mod wait;
@@ -56,7 +59,7 @@ fn warm_up() -> Duration {
     Duration::from_millis(if page::quick() { 2 } else { 50 })
 }
 
-/// Lets MXNet take turns with ours.
+/// Lets MXNet, gloo and UCX take turns with ours.
 const PEERS: &str = "--peers";
 /// Lets TLS take turns with TCP alone.
 const TLS: &str = "--tls";
@@ -156,7 +159,9 @@ fn subjects(case: &Case) -> io::Result<Vec<Box<dyn Subject>>> {
         subjects.push(Box::new(raw::Raw::start(case, both_ways)?));
     }
     if page::flag(PEERS) {
-        subjects.extend(mxnet::Mxnet::start(case)?.map(|it| Box::new(it) as Box<dyn Subject>));
+        subjects.extend(mxnet::start(case)?.map(|it| Box::new(it) as Box<dyn Subject>));
+        subjects.extend(gloo::start(case)?.map(|it| Box::new(it) as Box<dyn Subject>));
+        subjects.extend(ucx::start(case).map(|it| Box::new(it) as Box<dyn Subject>));
     }
     Ok(subjects)
 }
@@ -173,7 +178,7 @@ fn take_turns(mut subjects: Vec<Box<dyn Subject>>) -> io::Result<Vec<Figures>> {
             let before = subject.processes().cpu_s();
             let seconds = subject.run(repeats.warm_up + repeats.counted)?;
             figures.seconds.extend(&seconds[repeats.warm_up..]);
-            figures.cpu_s += subject.processes().cpu_s() - before;
+            figures.cpu_s += (subject.processes().cpu_s() - before).max(0.0);
             figures.rounds += seconds.len();
         }
     }

@@ -34,14 +34,16 @@ pub fn of_case(case: &Case, all: &[Figures]) -> String {
     for figures in all {
         let median = figures.median();
         let moved = 2.0 * bytes * figures.rounds as f64 / 1e9;
+        // Not counted for processes that end with each turn.
+        let cpu =
+            if figures.cpu_s > 0.0 { format!("{:.2}", figures.cpu_s / moved) } else { "-".into() };
         let _ = writeln!(
             text,
-            "| {} | {} | {} | {:.2} | {:.2} | {:.2} |",
+            "| {} | {} | {} | {:.2} | {cpu} | {:.2} |",
             figures.name,
             time(median),
             time(figures.seconds[0]),
             2.0 * bytes / median / 1e9,
-            figures.cpu_s / moved,
             median / ours,
         );
     }
