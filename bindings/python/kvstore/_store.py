@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Mapping
 from ctypes import byref, c_char_p, c_int32, c_int64, c_size_t, c_uint32, c_uint64
 from typing import (
     TYPE_CHECKING,
@@ -57,6 +58,8 @@ class KVStore(_native.Store, Unique):
 
     - a key with a list of arrays, one for each device: pushed ones are added up, pulled ones are
       all filled;
+    - a mapping of keys to arrays, or to lists of arrays, in place of both: `init(model.state_dict())`;
+      a pull takes it as `out`;
     - a list of keys with a list of as many arrays, or of lists of arrays. One array, or one list,
       may stand there several times.
 
@@ -95,14 +98,25 @@ class KVStore(_native.Store, Unique):
 
     # Data. The methods without a body are native: `with_data_calls` replaces them.
 
-    def init(self, key: Keys, value: Values) -> None:
+    @overload
+    def init(self, key: Keys, value: Values) -> None: ...
+    @overload
+    def init(self, key: Mapping[Any, Values]) -> None: ...
+    def init(self, key: Any, value: Any = None) -> None:
         """Stores the first value of each key; it is copied, and fixes the key's dtype and shape.
 
         >>> kv.init(3, np.ones((2, 3), np.float32))
         >>> kv.init(["weight", "bias"], [weight, bias])
+        >>> kv.init(model.state_dict())
         """
 
-    def push(self, key: Keys, value: Values, priority: int = 0) -> None:
+    @overload
+    def push(self, key: Keys, value: Values, priority: int = 0) -> None: ...
+    @overload
+    def push(
+        self, key: Mapping[Any, Values], value: None = None, priority: int = 0
+    ) -> None: ...
+    def push(self, key: Any, value: Any = None, priority: int = 0) -> None:
         """Adds up the values of each key and merges the sum into what is stored.
 
         The sum replaces the stored array, or goes through the optimizer or the updater. Values are
@@ -112,22 +126,42 @@ class KVStore(_native.Store, Unique):
         >>> kv.push(3, gradient)
         >>> kv.push(3, [gradient_of_device_0, gradient_of_device_1])
         >>> kv.push([5, 7], [[a, b], [c, d]])
+        >>> kv.push({name: each.grad for name, each in model.named_parameters()})
         """
 
-    def push_async(self, key: Keys, value: Values, priority: int = 0) -> Ticket:
+    @overload
+    def push_async(self, key: Keys, value: Values, priority: int = 0) -> Ticket: ...
+    @overload
+    def push_async(
+        self, key: Mapping[Any, Values], value: None = None, priority: int = 0
+    ) -> Ticket: ...
+    def push_async(self, key: Any, value: Any = None, priority: int = 0) -> Ticket:
         """Starts a push in the background. Larger `priority` runs earlier among those that wait."""
         return Ticket(_PUSH.prepare(self, key, value), priority)
 
-    def pull(self, key: Keys, out: Outs, priority: int = 0) -> None:
+    @overload
+    def pull(self, key: Keys, out: Outs, priority: int = 0) -> None: ...
+    @overload
+    def pull(
+        self, key: None = None, *, out: Mapping[Any, Outs], priority: int = 0
+    ) -> None: ...
+    def pull(self, key: Any = None, out: Any = None, priority: int = 0) -> None:
         """Copies what is stored under each key into its out, or into each of its outs.
 
         Sees every push that this thread made before. An out of another float dtype is converted.
 
         >>> kv.pull(3, out=a)
         >>> kv.pull([5, 7], out=[a, b])
+        >>> kv.pull(out=model.state_dict())
         """
 
-    def pull_async(self, key: Keys, out: Outs, priority: int = 0) -> Ticket:
+    @overload
+    def pull_async(self, key: Keys, out: Outs, priority: int = 0) -> Ticket: ...
+    @overload
+    def pull_async(
+        self, key: None = None, *, out: Mapping[Any, Outs], priority: int = 0
+    ) -> Ticket: ...
+    def pull_async(self, key: Any = None, out: Any = None, priority: int = 0) -> Ticket:
         """Starts a pull in the background; the outs are valid once the ticket is done."""
         return Ticket(_PULL.prepare(self, key, out), priority)
 
@@ -135,12 +169,19 @@ class KVStore(_native.Store, Unique):
     def pushpull(self, key: Keys, value: Outs, out: None = None, priority: int = 0) -> None: ...
     @overload
     def pushpull(self, key: Keys, value: Values, out: Outs, priority: int = 0) -> None: ...
+    @overload
     def pushpull(
-        self, key: Keys, value: Values, out: Optional[Outs] = None, priority: int = 0
-    ) -> None:
+        self,
+        key: Mapping[Any, Values],
+        value: None = None,
+        out: Optional[Mapping[Any, Outs]] = None,
+        priority: int = 0,
+    ) -> None: ...
+    def pushpull(self, key: Any, value: Any = None, out: Any = None, priority: int = 0) -> None:
         """Pushes, then pulls, in one operation; without `out` back into the values.
 
         >>> kv.pushpull("weight", gradient, out=weight)
+        >>> kv.pushpull(gradients_by_name, out=weights_by_name)
         """
 
     @overload
@@ -149,16 +190,50 @@ class KVStore(_native.Store, Unique):
     ) -> Ticket: ...
     @overload
     def pushpull_async(self, key: Keys, value: Values, out: Outs, priority: int = 0) -> Ticket: ...
+    @overload
     def pushpull_async(
-        self, key: Keys, value: Values, out: Optional[Outs] = None, priority: int = 0
+        self,
+        key: Mapping[Any, Values],
+        value: None = None,
+        out: Optional[Mapping[Any, Outs]] = None,
+        priority: int = 0,
+    ) -> Ticket: ...
+    def pushpull_async(
+        self, key: Any, value: Any = None, out: Any = None, priority: int = 0
     ) -> Ticket:
         """Starts a push and pull in the background."""
         return Ticket(_PUSHPULL.prepare(self, key, value, out), priority)
 
-    def broadcast(self, key: Keys, value: Values, out: Outs, priority: int = 0) -> None:
+    @overload
+    def broadcast(self, key: Keys, value: Values, out: Outs, priority: int = 0) -> None: ...
+    @overload
+    def broadcast(
+        self,
+        key: Mapping[Any, Values],
+        value: None = None,
+        *,
+        out: Mapping[Any, Outs],
+        priority: int = 0,
+    ) -> None: ...
+    def broadcast(self, key: Any, value: Any = None, out: Any = None, priority: int = 0) -> None:
         """Initialises, then pulls: init() of the values and pull() into the outs."""
 
-    def broadcast_async(self, key: Keys, value: Values, out: Outs, priority: int = 0) -> Ticket:
+    @overload
+    def broadcast_async(
+        self, key: Keys, value: Values, out: Outs, priority: int = 0
+    ) -> Ticket: ...
+    @overload
+    def broadcast_async(
+        self,
+        key: Mapping[Any, Values],
+        value: None = None,
+        *,
+        out: Mapping[Any, Outs],
+        priority: int = 0,
+    ) -> Ticket: ...
+    def broadcast_async(
+        self, key: Any, value: Any = None, out: Any = None, priority: int = 0
+    ) -> Ticket:
         """Initialises at once, and starts the pull in the background."""
         return Ticket(_BROADCAST.prepare(self, key, value, out), priority)
 

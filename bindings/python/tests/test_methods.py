@@ -8,11 +8,11 @@ import pytest
 import kvstore
 
 PARAMETERS = {
-    "init": "(self, /, key, value)",
-    "push": "(self, /, key, value, priority=0)",
-    "pull": "(self, /, key, out, priority=0)",
-    "pushpull": "(self, /, key, value, out=None, priority=0)",
-    "broadcast": "(self, /, key, value, out, priority=0)",
+    "init": "(self, /, key, value=None)",
+    "push": "(self, /, key, value=None, priority=0)",
+    "pull": "(self, /, key=None, out=None, priority=0)",
+    "pushpull": "(self, /, key, value=None, out=None, priority=0)",
+    "broadcast": "(self, /, key, value=None, out=None, priority=0)",
     "push_rows": "(self, /, key, row_ids, rows, priority=0)",
     "pull_rows": "(self, /, key, row_ids, out, priority=0)",
 }
@@ -46,9 +46,9 @@ def test_arguments_come_by_place_or_by_name_in_any_order(kv):
 
 
 REFUSED = {
-    "missing 2 required positional arguments: 'key' and 'value'": ((), {}),
+    "missing 1 required positional argument: 'key'": ((), {}),
     "missing 1 required positional argument: 'value'": ((1,), {"priority": 0}),
-    "takes from 3 to 4 positional arguments but 6 were given": ((1, 2, 3, 4, 5), {}),
+    "takes from 2 to 4 positional arguments but 6 were given": ((1, 2, 3, 4, 5), {}),
     "got an unexpected keyword argument 'values'": ((1, 2), {"values": 3}),
     "got multiple values for argument 'key'": ((1, 2), {"key": 3}),
     "'str' object cannot be interpreted as an integer": ((1, 2), {"priority": "high"}),

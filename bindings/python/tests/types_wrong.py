@@ -13,14 +13,17 @@ w = np.ones(3, np.float32)
 ticket = kv.push_async(3, w)
 
 # Keys.
-kv.push(3.5, w)  # E: arg-type
-kv.init(None, w)  # E: arg-type
-kv.init(b"weight", w)  # E: arg-type
+kv.push(3.5, w)  # E: call-overload
+kv.init(None, w)  # E: call-overload
+kv.init(b"weight", w)  # E: call-overload
 kv.pull([3, 4.5], [w, w])  # E: list-item
-kv.pull({3, 4}, [w, w])  # E: arg-type
-kv.push({3: w}, [w])  # E: arg-type
-kv.push(w, w)  # E: arg-type
-kv.pull(w, 3)  # E: arg-type
+kv.pull({3, 4}, [w, w])  # E: call-overload
+kv.push({3: w}, [w])  # E: call-overload
+kv.pull(out=w)  # E: call-overload
+kv.init({3: "ones"})  # E: dict-item
+kv.pushpull({3: w}, out=[w])  # E: call-overload
+kv.push(w, w)  # E: call-overload
+kv.pull(w, 3)  # E: call-overload
 kv.push(("a", None), [w, w])  # E: arg-type
 kv.pull_async([[1, 2], [3]], [w, w])  # E: list-item
 kv.remove(1.0)  # E: arg-type
@@ -32,33 +35,32 @@ kv.set_hyperparameter("wd_mult", 0, key=0.5)  # E: arg-type
 kv.push_rows(3.5, [1], w)  # E: arg-type
 
 # Values.
-kv.init(3, "ones")  # E: arg-type
-kv.init(3, b"ones")  # E: arg-type
-kv.push(3, None)  # E: arg-type
-kv.push(3, object())  # E: arg-type
+kv.init(3, "ones")  # E: call-overload
+kv.init(3, b"ones")  # E: call-overload
+kv.push(3, None)  # E: call-overload
+kv.push(3, object())  # E: call-overload
 kv.push([3, 4], ["a", "b"])  # E: list-item
-kv.push(3, {"w": w})  # E: arg-type
-kv.push(3, 1j)  # E: arg-type
-kv.push(3, kv)  # E: arg-type
-kv.push_async(3, lambda: w)  # E: arg-type
-kv.push(3)  # E: call-arg
-kv.push(3, w, priority="high")  # E: arg-type
-kv.push(3, w, 0.5)  # E: arg-type
-kv.broadcast(3, w)  # E: call-arg
+kv.push(3, {"w": w})  # E: call-overload
+kv.push(3, 1j)  # E: call-overload
+kv.push(3, kv)  # E: call-overload
+kv.push_async(3, lambda: w)  # E: call-overload
+kv.push(3)  # E: call-overload
+kv.push(3, w, priority="high")  # E: call-overload
+kv.push(3, w, 0.5)  # E: call-overload
+kv.broadcast(3, w)  # E: call-overload
 
 # Outs.
-kv.pull(3)  # E: call-arg
-kv.pull(3, out=None)  # E: arg-type
-kv.pull(3, out=0.0)  # E: arg-type
+kv.pull(3)  # E: call-overload
+kv.pull(3, out=None)  # E: call-overload
+kv.pull(3, out=0.0)  # E: call-overload
 kv.pull(3, out=[1.0, 2.0])  # E: list-item
 kv.pull(3, out=array.array("f"))  # E: arg-type
-kv.pull_async(3, out="w")  # E: arg-type
+kv.pull_async(3, out="w")  # E: call-overload
 kv.pushpull(3, 2.5)  # E: call-overload
 kv.pushpull(3.5, w)  # E: call-overload
 kv.pushpull_async(3, [1, 2])  # E: list-item
 kv.pushpull(3, w, out=3)  # E: call-overload
-kv.broadcast(3, w, 1)  # E: arg-type
-a = kv.pull(3, out=w)  # E: func-returns-value
+kv.broadcast(3, w, 1)  # E: call-overload
 
 # Rows.
 kv.push_rows("table", 0.5, w)  # E: arg-type
@@ -96,10 +98,10 @@ with ticket:  # E: attr-defined
 
 
 async def coroutine() -> None:
-    await kv.push(3, w)  # E: func-returns-value, misc
-    await kv.push_async("a", None)  # E: arg-type
+    await kv.push(3, w)  # E: misc
+    await kv.push_async("a", None)  # E: call-overload
     print(await kv.push_async(3, w))  # E: func-returns-value
 
 
 asyncio.run(coroutine)  # E: arg-type
-kv.init(3, Fraction(1, 2))  # E: arg-type
+kv.init(3, Fraction(1, 2))  # E: call-overload

@@ -11,6 +11,7 @@ mod dlpack;
 mod kinds;
 mod lent;
 mod library;
+mod mappings;
 mod methods;
 mod numpy;
 mod operation;

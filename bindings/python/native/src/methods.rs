@@ -172,8 +172,7 @@ impl Method {
 
     fn run<'py>(&self, store: &Bound<'py, Store>, arguments: &Arguments<'_, 'py>) -> PyResult<()> {
         // The parameters: a key, one or two lists of arrays, and for all but `init` a priority.
-        let Some([Some(key), Some(arrays), second, last]) = self.bind(store.py(), arguments)?
-        else {
+        let Some([key, arrays, second, last]) = self.bind(store.py(), arguments)? else {
             return Err(self.refusal(store, arguments)?);
         };
         let (second, priority) = match self.names.len() {
@@ -181,7 +180,8 @@ impl Method {
             _ => (None, second),
         };
         let priority = priority.map_or(Ok(0), |priority| priority_of(&priority))?;
-        self.call.run(store, &key, &arrays, second.as_deref(), priority)
+        let [key, arrays, second] = [&key, &arrays, &second].map(Option::as_deref);
+        self.call.run(store, (key, arrays, second), priority)
     }
 
     /// Assigns arguments to parameters; none if they do not fit.

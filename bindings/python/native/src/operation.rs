@@ -12,6 +12,7 @@ use pyo3::prelude::*;
 use crate::calls::{Inside, has_raised, take_raised};
 use crate::lent::{Lent, Life, Role};
 use crate::library::{OK, Store, Tensor, function, may_have_written};
+use crate::mappings::{self, Arguments};
 use crate::pairs::Lender;
 use crate::python::{failure_of, invalid, rare};
 use crate::store::{Handle, Store as PyStore, open};
@@ -91,10 +92,11 @@ impl Call {
         second: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Operation> {
         let handle = &open(store)?;
+        let arguments = (Some(key), Some(arrays), second);
         Ok(Operation {
             function: self.function,
             handle: handle.clone().unbind(),
-            lent: self.describe(handle, key, arrays, second, Life::Ticket)?,
+            lent: self.describe(handle, arguments, Life::Ticket)?,
             ticket: AtomicU64::new(0),
         })
     }
@@ -103,29 +105,27 @@ impl Call {
 impl Call {
     /// Makes the call.
     ///
-    /// `arrays` is what the call takes: for two lists the first of them, with the other in `second`.
-    /// A pushpull without `second` writes into the values.
+    /// The arguments are a key, and what the call takes: of two lists the second one is the last. A pushpull
+    /// without it writes into the values.
     pub fn run<'py>(
         &self,
         store: &Bound<'py, PyStore>,
-        key: &Bound<'py, PyAny>,
-        arrays: &Bound<'py, PyAny>,
-        second: Option<&Bound<'py, PyAny>>,
+        arguments: Arguments<'_, 'py>,
         priority: i32,
     ) -> PyResult<()> {
         let handle = &open(store)?;
-        let lent = self.describe(handle, key, arrays, second, Life::Call)?;
+        let lent = self.describe(handle, arguments, Life::Call)?;
         carry_out(&lent, self.function, handle, priority, null_mut())
     }
 
     fn describe<'py>(
         &self,
         handle: &Bound<'py, Handle>,
-        key: &Bound<'py, PyAny>,
-        arrays: &Bound<'py, PyAny>,
-        second: Option<&Bound<'py, PyAny>>,
+        arguments: Arguments<'_, 'py>,
         life: Life,
     ) -> PyResult<Lent> {
+        let lists = mappings::lists(&self.name, arguments)?;
+        let (key, arrays, second) = (&lists.key, &lists.arrays, lists.second());
         let mut lender = Lender::new(&self.name, handle, life);
         if matches!(self.function, Function::Init(_) | Function::One(_)) {
             lender.lend(key, arrays, self.role)?;
