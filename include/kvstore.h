@@ -16,16 +16,17 @@
  *  5. Strings in are NUL-terminated UTF-8 and copied. Strings out belong to the library; the
  *     function says how long they live. You never free one.
  *  6. A callback comes with a context and a `drop` function that ends the context's life; `drop`
- *     runs exactly once. A callback must not throw, longjmp, or call into the same store.
+ *     runs exactly once. A callback must not throw or longjmp; THREADS says what it may call.
  *  7. Every fallible function returns a kv_status. kv_last_error() then has a text for people that
  *     names the key, the shapes and dtypes, and what to do; it belongs to the calling thread.
  *  8. A call refused by its checks changes nothing: all pairs are checked first, then applied.
  *  9. Units are in the names: `_ms` milliseconds, `_bytes`; `count` is elements or pairs. A timeout
  *     of -1 waits for ever, 0 does not wait. Less than -1 is KV_ERR_INVALID_ARGUMENT.
  * 10. With `ticket` NULL a data call waits inside, up to the option `timeout_ms`. Otherwise it
- *     queues and returns, and kv_wait() gives the result. An operation that is started after the
- *     call that started another has returned, on whichever threads, takes effect after it on the
- *     keys they share: the operations of one thread on one key in call order.
+ *     queues and returns, and kv_wait(), kv_on_done() or kv_next_done() gives the result. An
+ *     operation that is started after the call that started another has returned, on whichever
+ *     threads, takes effect after it on the keys they share: the operations of one thread on one
+ *     key in call order.
  * 11. The library never prints, never installs a signal handler and never ends your process. A bug
  *     of its own is KV_ERR_INTERNAL: the store is poisoned (KV_ERR_POISONED afterwards) and all
  *     waiters wake up.
@@ -41,6 +42,7 @@
  *               new stores may be created. Once CUDA is in use, a child cannot use it (KV_ERR_DEVICE).
  *   updaters    inside one, these calls on its own store work: kv_key_name, kv_key_info, kv_type,
  *               kv_role, kv_rank, kv_num_workers, kv_abort. All others give KV_ERR_REENTRANT.
+ *   kv_on_done  inside its function, calls on the store that could wait give KV_ERR_REENTRANT.
  *
  * OPTIONS (kv_config_set, else KV_<NAME> in the environment, else the default)
  *
@@ -175,7 +177,8 @@ enum kv_status
      */
     KV_ERR_CALLBACK = 11,
     /**
-     * The store was called from inside one of its own updaters.
+     * The store was called from inside one of its own updaters, or from another callback where the
+     * call could wait.
      */
     KV_ERR_REENTRANT = 12,
     /**
@@ -488,6 +491,15 @@ typedef struct kv_tensor {
  * A pending operation: a plain number, nothing to free. 0 is never a ticket.
  */
 typedef uint64_t kv_ticket;
+
+/**
+ * Is told that an operation has ended, with what kv_wait() gives for its ticket; see kv_on_done().
+ *
+ * Calls on the same store that could wait give `KV_ERR_REENTRANT`. Those that queue an operation
+ * work, but for kv_broadcast(); so do kv_on_done(), kv_watch(), kv_next_done(), kv_wait() for an
+ * operation that has ended, and what works inside an updater. Must not unwind or `longjmp`.
+ */
+typedef void (*kv_done_callback)(void *context, kv_ticket ticket, kv_status status);
 
 /**
  * Merges a sum into the stored value.
@@ -981,6 +993,73 @@ kv_status kv_wait_all(struct kv_store *store, int64_t timeout_ms);
  * Threads: any. Blocks: as long as the operation is at work on one key.
  */
 kv_status kv_cancel(struct kv_store *store, kv_ticket ticket);
+
+/**
+ * Has a function called when an operation has ended, whether well or not; no thread waits for it.
+ *
+ * It is called exactly once, unless this call fails, and then `drop`. If the operation has ended
+ * already, that happens at once, on the calling thread; inside another callback of the store, after
+ * that one has returned. Otherwise a thread of the store calls the functions of all its operations,
+ * one after the other, as the operations end: a function that takes long delays the others. Its
+ * status is what kv_wait() gives, counts as told, and its text is in kv_last_error() inside the
+ * function. The operation's buffers are yours again.
+ *
+ * Every operation ends: also by kv_cancel(), kv_abort() (`KV_ERR_CLOSED`), kv_free(), and when the
+ * store is poisoned. kv_close() and kv_free() return after the last function has returned, or after
+ * their time. After a fork() only the parent's functions are called.
+ *
+ * @param ticket    a ticket of this store; several functions may be given for one.
+ * @param callback  the function.
+ * @param context   passed to `callback` as it is.
+ * @param drop      called once with `context` after `callback`, on the same thread, and when this
+ *                  call fails; may be NULL.
+ * @return `KV_ERR_TICKET` as for kv_wait(), `KV_ERR_OUT_OF_MEMORY` (no thread can be started).
+ *
+ * Threads: any, also inside such a function.
+ */
+kv_status kv_on_done(struct kv_store *store,
+                     kv_ticket ticket,
+                     kv_done_callback callback,
+                     void *context,
+                     kv_drop drop);
+
+/**
+ * Has an operation given by kv_next_done() when it has ended, whether well or not.
+ *
+ * Each call makes it be given once. Nothing of the store is kept for an operation that is not
+ * watched; take what you watch.
+ *
+ * @param ticket  a ticket of this store.
+ * @return `KV_ERR_TICKET` as for kv_wait().
+ *
+ * Threads: any, also inside a function of kv_on_done().
+ */
+kv_status kv_watch(struct kv_store *store, kv_ticket ticket);
+
+/**
+ * Takes a watched operation that has ended, in the order of the ends; never waits.
+ *
+ * @param ticket  receives the ticket, 0 if there is none.
+ * @param status  receives what kv_wait() gives for it; it counts as told, and an error's text is in
+ *                kv_last_error(). `KV_OK` if there is none.
+ *
+ * Threads: any, also inside a function of kv_on_done().
+ */
+kv_status kv_next_done(struct kv_store *store, kv_ticket *ticket, kv_status *status);
+
+/**
+ * Gives a descriptor that is readable while kv_next_done() has an operation to give.
+ *
+ * For poll(), epoll and event loops. There is one for each store, made by the first call. Only wait
+ * for it: do not read from it, write to it or close it; kv_free() closes it. It is closed by exec;
+ * the child of a fork() must leave it alone.
+ *
+ * @param fd  receives the descriptor.
+ * @return `KV_ERR_OUT_OF_MEMORY` (too many files are open).
+ *
+ * Threads: any, also inside a function of kv_on_done().
+ */
+kv_status kv_event_fd(struct kv_store *store, int32_t *fd);
 
 /**
  * Merges values into some rows of each key. A row is what one index of the first axis selects.

@@ -51,6 +51,7 @@ mod optim;
 mod panics;
 mod params;
 mod pool;
+mod reentry;
 mod role;
 #[cfg(feature = "dist")]
 mod runtime;

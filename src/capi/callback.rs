@@ -1,4 +1,4 @@
-//! Callbacks into the caller's code: updaters and the logger.
+//! Callbacks into the caller's code: updaters, ends of operations, and the logger.
 
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_void};
@@ -6,11 +6,14 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use super::guard::keep_text;
 use super::types::{
-    kv_device, kv_device_type, kv_drop, kv_logger, kv_status, kv_tensor, kv_updater,
+    kv_device, kv_device_type, kv_done_callback, kv_drop, kv_logger, kv_status, kv_tensor,
+    kv_ticket, kv_updater,
 };
 use crate::error::{Result, fail};
 use crate::key::Key;
+use crate::local::ticket::DoneCallback;
 use crate::log::{Level, set_logger};
 use crate::store::{Updater as CoreUpdater, UpdaterError};
 use crate::tensor::{Tensor, TensorMut};
@@ -115,6 +118,37 @@ fn to_c(tensor: &Tensor<'_>, shape: &mut [i64]) -> kv_tensor {
         shape: shape.as_mut_ptr(),
         strides: std::ptr::null_mut(),
         byte_offset: 0,
+    }
+}
+
+/// A function of the C interface for the end of an operation.
+pub(super) struct CDoneCallback {
+    function: unsafe extern "C" fn(*mut c_void, kv_ticket, kv_status),
+    context: Context,
+}
+
+impl CDoneCallback {
+    /// None without a function; the context has then been dropped.
+    ///
+    /// # Safety
+    /// `function` and `drop` accept `context`, from any thread, until `drop` has run.
+    pub(super) unsafe fn new(
+        function: kv_done_callback,
+        context: *mut c_void,
+        drop: kv_drop,
+    ) -> Option<Self> {
+        let context = Context { pointer: context, drop };
+        function.map(|function| Self { function, context })
+    }
+
+    pub(super) fn into_core(self) -> DoneCallback {
+        Box::new(move |ticket, result| {
+            // As a whole: its context is dropped after the call.
+            let this = self;
+            let status = keep_text(result);
+            // SAFETY: header rule 6.
+            unsafe { (this.function)(this.context.pointer, ticket, status) }
+        })
     }
 }
 

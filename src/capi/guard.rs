@@ -16,14 +16,9 @@ thread_local! {
 /// Runs the body of an exported function.
 pub(super) fn guard(body: impl FnOnce() -> Result<()>) -> kv_status {
     panics::silence();
-    let error = match panics::catch(body) {
-        Ok(Ok(())) => return kv_status::KV_OK,
-        Ok(Err(error)) => error,
-        Err(panic) => fail!(Internal, "a bug of this library: {panic}"),
-    };
-    let status = status_of(error.kind());
-    remember(&error);
-    status
+    let result = panics::catch(body)
+        .unwrap_or_else(|panic| Err(fail!(Internal, "a bug of this library: {panic}")));
+    keep_text(&result)
 }
 
 /// Runs the body of an exported function on a store.
@@ -48,6 +43,17 @@ pub(super) fn guard_store_in_callback(
         store.look()?;
         body(store)
     })
+}
+
+/// The status of an operation's result; keeps the text of an error for kv_last_error().
+pub(super) fn keep_text(result: &Result<()>) -> kv_status {
+    match result {
+        Ok(()) => kv_status::KV_OK,
+        Err(error) => {
+            remember(error);
+            status_of(error.kind())
+        }
+    }
 }
 
 /// Stores the text for this thread's next kv_last_error(). While the thread ends there is no slot

@@ -63,12 +63,12 @@ pub(super) unsafe fn free_store(handle: *mut kv_store) -> Result<()> {
     }
     // SAFETY: the caller's promise; it came from `new_store`.
     let handle = unsafe { Box::from_raw(handle) };
-    if handle.store.is_in_own_updater() {
-        // The updater would continue in freed memory.
+    if handle.store.callback().is_some() {
+        // The callback would continue in freed memory.
         std::mem::forget(handle);
         return Err(fail!(
             Reentrant,
-            "free: called from inside an updater of the store; it is kept"
+            "free: called from inside an updater or another callback of the store; it is kept"
         ));
     }
     drop(handle);

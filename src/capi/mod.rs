@@ -23,6 +23,8 @@ mod store;
 
 mod data;
 
+mod done;
+
 mod rows;
 
 mod device;

@@ -40,7 +40,8 @@ pub enum kv_status {
     KV_ERR_TICKET = 10,
     /// The updater returned an error, threw an exception or panicked.
     KV_ERR_CALLBACK = 11,
-    /// The store was called from inside one of its own updaters.
+    /// The store was called from inside one of its own updaters, or from another callback where the
+    /// call could wait.
     KV_ERR_REENTRANT = 12,
     /// The buffer is too small; the required size has been written.
     KV_ERR_BUFFER_TOO_SMALL = 13,
@@ -209,6 +210,14 @@ pub type kv_updater = Option<
 
 /// Ends the life of a callback's context. Called exactly once, on any thread; may be NULL.
 pub type kv_drop = Option<unsafe extern "C" fn(context: *mut c_void)>;
+
+/// Is told that an operation has ended, with what kv_wait() gives for its ticket; see kv_on_done().
+///
+/// Calls on the same store that could wait give `KV_ERR_REENTRANT`. Those that queue an operation
+/// work, but for kv_broadcast(); so do kv_on_done(), kv_watch(), kv_next_done(), kv_wait() for an
+/// operation that has ended, and what works inside an updater. Must not unwind or `longjmp`.
+pub type kv_done_callback =
+    Option<unsafe extern "C" fn(context: *mut c_void, ticket: kv_ticket, status: kv_status)>;
 
 /// Says whether a call that waits is to end: any number but 0 ends it. Called on the thread that waits.
 pub type kv_interrupt_check = Option<unsafe extern "C" fn(context: *mut c_void) -> i32>;

@@ -150,7 +150,7 @@ impl Local {
             settings,
             keys,
             applier,
-            tickets: Tickets::new(id, key_name),
+            tickets: Tickets::new(id, serial, key_name),
             poisoned: AtomicBool::new(false),
             handling: RwLock::new(Handling::PLAIN),
             plans: Mutex::default(),

@@ -63,7 +63,7 @@ type Toys = Arc<Tickets<Toy>>;
 
 fn tickets() -> (Toys, Log) {
     let name = Box::new(|key: u64| format!("key {key}"));
-    (Arc::new(Tickets::new(1, name)), Arc::new(Mutex::new(Vec::new())))
+    (Arc::new(Tickets::new(1, 1, name)), Arc::new(Mutex::new(Vec::new())))
 }
 
 fn toy(name: u32, keys: &'static [u64], log: &Log) -> Toy {

@@ -198,7 +198,9 @@ impl Store {
         priority: i32,
     ) -> Result<u64> {
         let span = self.span(call.name(), values, outs);
-        let ticket = self.enter(CallClass::Work, |local| match &self.remote {
+        // A broadcast initialises keys, which waits for the other workers.
+        let gate = if call == DataCall::Broadcast { CallClass::Work } else { CallClass::Now };
+        let ticket = self.enter(gate, |local| match &self.remote {
             Some(remote) => remote.submit(call, values, outs, priority),
             None => local.submit(call, values, outs, priority),
         });
@@ -223,7 +225,7 @@ impl Store {
         priority: i32,
     ) -> Result<u64> {
         let span = self.span(call.name(), &pairs.rows, &Pairs::NONE);
-        let ticket = self.enter(CallClass::Work, |local| match &self.remote {
+        let ticket = self.enter(CallClass::Now, |local| match &self.remote {
             Some(remote) => remote.submit_rows(call, pairs, priority),
             None => local.submit_rows(call, pairs, priority),
         });

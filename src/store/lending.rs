@@ -4,6 +4,10 @@
 use std::cell::RefCell;
 use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use super::data::{pair, pair_outs};
 use super::{DataCall, Store};
@@ -11,14 +15,18 @@ use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::Key;
 use crate::local::plan::{Pairs, RowPairs};
+use crate::sys::sync::Mutex;
 use crate::tensor::{Element, Tensor, TensorMut};
 
-/// An operation that owns its buffer until it has finished. Dropping it cancels the operation.
+/// An operation that owns its buffer until it has finished; `await` gives the buffer back. Dropping it
+/// cancels the operation.
 #[must_use = "dropping it cancels the operation"]
 pub struct Pending<'a, T> {
     store: &'a Store,
     ticket: u64,
     buffer: ManuallyDrop<Vec<T>>,
+    /// What to wake at the end, once a task has waited for it.
+    waker: Option<Arc<Mutex<Option<Waker>>>>,
 }
 
 impl<T: Element> Pending<'_, T> {
@@ -33,12 +41,24 @@ impl<T: Element> Pending<'_, T> {
         Ok(buffer)
     }
 
+    /// Has a function called with the result, once, when the operation has ended: also when it is
+    /// cancelled, by a drop too, and when the store is aborted or dropped. No thread waits for it.
+    ///
+    /// If the operation has ended already, the function is called at once, on this thread; otherwise on a
+    /// thread of the store, which calls one function after the other. Inside of it the store refuses calls
+    /// that could wait with `Reentrant`.
+    ///
+    /// # Errors
+    /// `OutOfMemory` if no thread can be started, and the errors of a poisoned store. The function is then
+    /// not called.
+    pub fn on_done(&self, function: impl FnOnce(&Result<()>) + Send + 'static) -> Result<()> {
+        self.store.on_done(self.ticket, Box::new(move |_, result| function(result)))
+    }
+
     /// Whether it has finished, in success or not.
     #[must_use]
     pub fn is_done(&self) -> bool {
-        !is_timeout(
-            &self.store.wait_ticket(self.ticket, Deadline::after(std::time::Duration::ZERO)),
-        )
+        !is_timeout(&self.store.wait_ticket(self.ticket, Deadline::after(Duration::ZERO)))
     }
 }
 
@@ -47,6 +67,29 @@ impl<T> Drop for Pending<'_, T> {
         if loan_has_ended(self.store, self.ticket) {
             drop(std::mem::take(&mut *self.buffer));
         }
+    }
+}
+
+impl<T: Element + Unpin> Future for Pending<'_, T> {
+    /// The buffer. Without a deadline: the executor's own stops the waiting.
+    type Output = Result<Vec<T>>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let is_new = self.waker.is_none();
+        let waker = Arc::clone(self.waker.get_or_insert_default());
+        *waker.lock() = Some(context.waker().clone());
+        if is_new {
+            self.on_done(move |_| {
+                if let Some(waker) = waker.lock().take() {
+                    waker.wake();
+                }
+            })?;
+        }
+        let result = self.store.wait_ticket(self.ticket, Deadline::after(Duration::ZERO));
+        if is_timeout(&result) {
+            return Poll::Pending;
+        }
+        Poll::Ready(result.map(|()| std::mem::take(&mut *self.buffer)))
     }
 }
 
@@ -195,7 +238,7 @@ impl Store {
             let value = [Tensor::new(&value, &info.shape)?];
             self.submit(DataCall::Push, &pair("push", &keys, &value)?, &Pairs::NONE, priority)?
         };
-        Ok(Pending { store: self, ticket, buffer: ManuallyDrop::new(value) })
+        Ok(Pending { store: self, ticket, buffer: ManuallyDrop::new(value), waker: None })
     }
 
     /// Queues a pull into a buffer that the operation owns until it has finished.
@@ -214,6 +257,6 @@ impl Store {
             let outs = [TensorMut::new(&mut out, &info.shape)?];
             self.submit(DataCall::Pull, &Pairs::NONE, &pair_outs("pull", &keys, &outs)?, priority)?
         };
-        Ok(Pending { store: self, ticket, buffer: ManuallyDrop::new(out) })
+        Ok(Pending { store: self, ticket, buffer: ManuallyDrop::new(out), waker: None })
     }
 }

@@ -3,6 +3,7 @@
 mod checkpoint;
 mod data;
 mod devices;
+mod done;
 mod lending;
 #[cfg(feature = "dist")]
 mod open;
@@ -33,6 +34,7 @@ use crate::interrupt;
 use crate::key::{Key, KeyInfo};
 use crate::log::{Level, log};
 use crate::panics;
+use crate::reentry::{self, CallbackKind};
 use crate::role::Role;
 use crate::spans;
 use crate::sys;
@@ -43,10 +45,14 @@ use crate::tensor::{Tensor, TensorMut};
 enum CallClass {
     /// None: a call on keys or tickets.
     Work,
+    /// Inside a callback of an operation's end: a call that does not wait.
+    Now,
     /// Inside an updater, and after a close: a read-only call.
     Look,
     /// After a close: a call on the remaining operations.
     End,
+    /// As `End`, also inside a callback of an operation's end: a call that does not wait.
+    EndNow,
 }
 
 /// A key-value store.
@@ -158,19 +164,14 @@ impl Store {
         if self.local.poisoned.load(Ordering::SeqCst) {
             return Err(poisoned());
         }
-        if gate != CallClass::Look && self.is_in_own_updater() {
-            return Err(fail!(
-                Reentrant,
-                "called from inside an updater of the same store; return from the updater first"
-            ));
-        }
+        self.refuse_inside(gate)?;
         if gate != CallClass::Look && interrupt::is_asking() {
             return Err(fail!(
                 Reentrant,
                 "called while another call of this thread waits (from a signal handler?); return first"
             ));
         }
-        if gate == CallClass::Work && self.closed.load(Ordering::SeqCst) {
+        if matches!(gate, CallClass::Work | CallClass::Now) && self.closed.load(Ordering::SeqCst) {
             return Err(closed());
         }
         let call = || {
@@ -187,15 +188,33 @@ impl Store {
         if gate == CallClass::End { interrupt::watch(call) } else { interrupt::watch_whole(call) }
     }
 
+    /// Refuses a call that must not be made inside the callback in which this thread is.
+    fn refuse_inside(&self, gate: CallClass) -> Result<()> {
+        match self.callback() {
+            Some(CallbackKind::Updater) if gate != CallClass::Look => Err(fail!(
+                Reentrant,
+                "called from inside an updater of the same store; return from the updater first"
+            )),
+            Some(CallbackKind::Done) if matches!(gate, CallClass::Work | CallClass::End) => {
+                Err(fail!(
+                    Reentrant,
+                    "a call that may wait, from inside a callback of on_done of the same store; use a \
+                     ticket, or return first"
+                ))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Type of the store, as given to [`Store::open`].
     #[must_use]
     pub fn kind(&self) -> StoreKind {
         self.kind
     }
 
-    /// Whether this thread is inside one of the store's updaters.
-    pub(crate) fn is_in_own_updater(&self) -> bool {
-        crate::local::updater::is_inside(self.local.applier.serial)
+    /// The strictest callback of the store that this thread is inside of.
+    pub(crate) fn callback(&self) -> Option<CallbackKind> {
+        reentry::inside(self.local.applier.serial)
     }
 
     /// Applies the checks of a read-only call.
@@ -256,7 +275,7 @@ impl Store {
     /// # Errors
     /// `NameCollision` if another name of this store has the same hash.
     pub fn intern(&self, name: &str) -> Result<Key> {
-        self.enter(CallClass::Work, |local| local.keys.names.intern(name))
+        self.enter(CallClass::Now, |local| local.keys.names.intern(name))
     }
 
     /// The name that a key was interned with.
@@ -284,7 +303,7 @@ impl Store {
     pub fn key_info(&self, key: impl Into<Key>) -> Result<KeyInfo> {
         let key = key.into();
         if let Some(remote) = &self.remote
-            && !self.is_in_own_updater()
+            && self.callback().is_none()
         {
             self.enter(CallClass::Look, |_| remote.look_up("key_info", key))?;
         }
@@ -298,13 +317,16 @@ impl Store {
 
     /// The initialised keys: integers ascending, then names in order of their init.
     pub fn keys(&self) -> Result<Vec<Key>> {
-        self.enter(CallClass::Work, |local| {
+        self.enter(CallClass::Now, |local| {
             Ok(local.keys.table.slots().iter().map(|slot| slot.key).collect())
         })
     }
 
     pub(crate) fn wait_ticket(&self, ticket: u64, deadline: Deadline) -> Result<()> {
         let _span = spans::enter!("wait", ticket);
+        if self.callback() == Some(CallbackKind::Done) {
+            return self.look_at_ticket(ticket, deadline);
+        }
         self.enter(CallClass::End, |local| local.tickets.wait(ticket, deadline))
     }
 
@@ -433,7 +455,7 @@ impl Store {
 
     /// Counters and settings as one JSON object.
     pub fn stats(&self) -> Result<String> {
-        self.enter(CallClass::Work, |local| {
+        self.enter(CallClass::Now, |local| {
             let (keys, bytes) = local.keys.table.size();
             let totals = local.applier.counters.total();
             let (pending, failed) = local.tickets.counts();
@@ -509,12 +531,14 @@ impl Drop for Store {
         self.remote = None;
         let deadline = self.local.deadline();
         if self.local.tickets.wait_idle(deadline) {
+            self.local.tickets.end_calls(deadline);
             // A pool thread that has just finished drops its reference soon; the values and the updater are
             // then freed on the caller's thread.
             while Arc::strong_count(&self.local) > 1 && !deadline.has_passed() {
                 std::thread::yield_now();
             }
         }
+        self.local.tickets.close_descriptor();
         release_id(self.id);
     }
 }

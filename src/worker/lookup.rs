@@ -11,6 +11,7 @@ use crate::error::{ErrorKind, Result, fail};
 use crate::key::{Key, KeyNames};
 use crate::local::plan::Plan;
 use crate::local::table::Slot;
+use crate::reentry;
 use crate::tensor::{DType, element_count};
 use kvstore_protocol::{Failure, KeyNameLookup, KeySpec, OpId, Time};
 
@@ -69,6 +70,14 @@ impl WorkerStore {
             keys.filter(|key| table.with(*key, |_, _| Some(())).is_none()).collect();
         if unknown.is_empty() {
             return Ok(());
+        }
+        if reentry::inside(self.local.applier.serial).is_some() {
+            let key = self.local.keys.names.label(unknown[0]);
+            return Err(fail!(
+                Reentrant,
+                "{call}: {key} has not been used by this worker, and a callback must not wait for its \
+                 lookup; use it once outside"
+            ));
         }
         let mut met = HashSet::with_capacity(unknown.len());
         unknown.retain(|key| met.insert(*key));

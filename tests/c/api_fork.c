@@ -35,11 +35,17 @@ static pid_t start_child(void (*work)(kv_store *store, kv_ticket ticket), kv_sto
     return child;
 }
 
+static void never_called(void *context, kv_ticket ticket, kv_status status) {
+    (void)context, (void)ticket, (void)status;
+    CHECK(0);
+}
+
 static void check_everything_is_forked(kv_store *store, kv_ticket ticket) {
     int64_t number = 1;
     kv_tensor tensor = number_tensor(&number);
     kv_key key = 1;
     kv_ticket untouched = UNTOUCHED;
+    kv_status status = KV_OK;
     const char *text = NULL;
     int32_t small = 0;
     size_t count = 0;
@@ -62,6 +68,12 @@ static void check_everything_is_forked(kv_store *store, kv_ticket ticket) {
     CHECK_STATUS(kv_wait(store, ticket, -1), KV_ERR_FORKED);
     CHECK_STATUS(kv_wait_all(store, -1), KV_ERR_FORKED);
     CHECK_STATUS(kv_cancel(store, ticket), KV_ERR_FORKED);
+    atomic_int drops = 0;
+    CHECK_STATUS(kv_on_done(store, ticket, never_called, &drops, count_drop), KV_ERR_FORKED);
+    CHECK(atomic_load(&drops) == 1);
+    CHECK_STATUS(kv_watch(store, ticket), KV_ERR_FORKED);
+    CHECK_STATUS(kv_next_done(store, &untouched, &status), KV_ERR_FORKED);
+    CHECK_STATUS(kv_event_fd(store, &small), KV_ERR_FORKED);
     CHECK_STATUS(kv_set_updater(store, NULL, NULL, NULL), KV_ERR_FORKED);
     CHECK_STATUS(kv_save(store, "file"), KV_ERR_FORKED);
     CHECK_STATUS(kv_load(store, "file"), KV_ERR_FORKED);

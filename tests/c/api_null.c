@@ -55,6 +55,10 @@ static void without_a_store(void) {
     CHECK_REFUSED(kv_wait(NULL, 1, 0));
     CHECK_REFUSED(kv_wait_all(NULL, 0));
     CHECK_REFUSED(kv_cancel(NULL, 1));
+    CHECK_REFUSED(kv_on_done(NULL, 1, NULL, NULL, NULL));
+    CHECK_REFUSED(kv_watch(NULL, 1));
+    CHECK_REFUSED(kv_next_done(NULL, NULL, NULL));
+    CHECK_REFUSED(kv_event_fd(NULL, NULL));
     CHECK_REFUSED(kv_save(NULL, "file"));
     CHECK_REFUSED(kv_load(NULL, "file"));
     CHECK_REFUSED(kv_set_updater(NULL, add_number, NULL, NULL));

@@ -23,6 +23,11 @@ static void check_calls_that_work(inside *own, kv_key key) {
     CHECK(number == 1);
 }
 
+static void never_called(void *context, kv_ticket ticket, kv_status status) {
+    (void)context, (void)ticket, (void)status;
+    CHECK(0);
+}
+
 static void check_calls_that_do_not(inside *own, kv_key key) {
     kv_store *store = own->store;
     int64_t number = 1;
@@ -46,6 +51,9 @@ static void check_calls_that_do_not(inside *own, kv_key key) {
     CHECK_STATUS(kv_wait(store, own->ticket, 0), KV_ERR_REENTRANT);
     CHECK_STATUS(kv_wait_all(store, 0), KV_ERR_REENTRANT);
     CHECK_STATUS(kv_cancel(store, own->ticket), KV_ERR_REENTRANT);
+    CHECK_STATUS(kv_watch(store, own->ticket), KV_ERR_REENTRANT);
+    CHECK_STATUS(kv_next_done(store, &ticket, &(kv_status){KV_OK}), KV_ERR_REENTRANT);
+    CHECK_STATUS(kv_event_fd(store, &(int32_t){0}), KV_ERR_REENTRANT);
     CHECK_STATUS(kv_set_compression(store, "2bit", NULL), KV_ERR_REENTRANT);
     CHECK_STATUS(kv_set_updater(store, NULL, NULL, NULL), KV_ERR_REENTRANT);
     CHECK_STATUS(kv_save(store, "file"), KV_ERR_REENTRANT);
@@ -67,7 +75,9 @@ static kv_status call_everything(void *context, kv_key key, const kv_tensor *inp
     check_calls_that_work(own, key);
     check_calls_that_do_not(own, key);
     CHECK_STATUS(kv_set_updater(own->store, add_number, &drops, count_drop), KV_ERR_REENTRANT);
-    CHECK(atomic_load(&drops) == 1);
+    CHECK_STATUS(kv_on_done(own->store, own->ticket, never_called, &drops, count_drop),
+                 KV_ERR_REENTRANT);
+    CHECK(atomic_load(&drops) == 2);
     CHECK_STATUS(push_number(own->other, 1, 3), KV_OK);
     CHECK(pull_number(own->other, 1) == 3 * own->calls);
     return add_number(NULL, key, input, stored);

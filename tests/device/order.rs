@@ -1,5 +1,8 @@
 //! Streams, tickets, deadlines, and how many calls of the driver a call makes.
 
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use kvstore::DType;
 
 use super::array::{Array, Place};
@@ -232,6 +235,8 @@ fn a_wait_for_a_gpu_that_never_comes_to_it_ends_at_its_deadline() {
             store.init(&[(8, &value)]).unwrap();
             let others = [(8, &value)].map(|pair| store.submit(Call::Push, &[pair], &[]).unwrap());
             others.iter().for_each(|other| store.wait(*other, 60_000).unwrap());
+            store.watch(ticket).unwrap();
+            assert_eq!(store.next_done(), (0, 0), "its GPU is not done");
             for failure in [store.wait(ticket, 100), store.cancel(ticket)] {
                 let failure = failure.unwrap_err();
                 assert_eq!(failure.status, 20, "{failure:?}");
@@ -272,6 +277,34 @@ fn a_ticket_is_done_when_the_gpu_is_and_later_calls_come_behind_it() {
         out.stream = 1;
         assert_eq!(out.get(), vec![bits(26.0); 40], "{kind}");
     }
+}
+
+static ENDED: AtomicU64 = AtomicU64::new(0);
+
+extern "C" fn note_end(_: *mut c_void, ticket: u64, status: i32) {
+    ENDED.store(ticket + u64::from(status.unsigned_abs()), Ordering::SeqCst);
+}
+
+#[test]
+fn the_end_of_a_ticket_is_told_when_the_gpu_is_done() {
+    if !is_child("order::the_end_of_a_ticket_is_told_when_the_gpu_is_done", &[]) {
+        return;
+    }
+    gpu::start(0);
+    let store = Store::new("device");
+    let stream = gpu::stream();
+    set_stream(GPU, stream).unwrap();
+    let value = Array::on(stream, Place::Gpu, DType::F32, &[40], None).with(&[bits(2.0); 40]);
+    store.init(&[(1, &value)]).unwrap();
+    let ticket = store.submit(Call::Push, &[(1, &value)], &[]).unwrap();
+    store.watch(ticket).unwrap();
+    store.on_done(ticket, note_end).unwrap();
+    store.wait(ticket, 10_000).unwrap();
+    assert_eq!(store.next_done(), (ticket, 0));
+    assert_eq!(store.next_done(), (0, 0));
+    // Returns when the function has.
+    drop(store);
+    assert_eq!(ENDED.load(Ordering::SeqCst), ticket);
 }
 
 #[test]

@@ -45,6 +45,7 @@ macro_rules! declare {
 }
 
 type Handle = *mut c_void;
+type DoneCallback = extern "C" fn(Handle, u64, i32);
 type Updater = extern "C" fn(Handle, u64, *const RawTensor, *const RawTensor) -> i32;
 
 /// See [`Store::set_halving_updater`].
@@ -130,6 +131,11 @@ declare! {
     fn kv_stats(store: Handle, text: *mut u8, room: usize, length: *mut usize) -> i32;
     fn kv_wait(store: Handle, ticket: u64, timeout_ms: i64) -> i32;
     fn kv_cancel(store: Handle, ticket: u64) -> i32;
+    fn kv_watch(store: Handle, ticket: u64) -> i32;
+    fn kv_next_done(store: Handle, ticket: &mut u64, status: &mut i32) -> i32;
+    fn kv_on_done(
+        store: Handle, ticket: u64, callback: DoneCallback, context: Handle, drop: usize
+    ) -> i32;
     fn kv_set_stream(device: Device, stream: u64) -> i32;
     fn kv_stream(device: Device, stream: &mut u64) -> i32;
     fn kv_key_device(store: Handle, key: u64, device: &mut Device) -> i32;
@@ -268,6 +274,21 @@ impl Store {
 
     pub fn wait(&self, ticket: u64, timeout_ms: i64) -> Outcome {
         check(kv_wait(self.0, ticket, timeout_ms))
+    }
+
+    pub fn on_done(&self, ticket: u64, callback: DoneCallback) -> Outcome {
+        check(kv_on_done(self.0, ticket, callback, std::ptr::null_mut(), 0))
+    }
+
+    pub fn watch(&self, ticket: u64) -> Outcome {
+        check(kv_watch(self.0, ticket))
+    }
+
+    /// A watched ticket that has ended, or 0, and its status.
+    pub fn next_done(&self) -> (u64, i32) {
+        let (mut ticket, mut status) = (0, 0);
+        check(kv_next_done(self.0, &mut ticket, &mut status)).unwrap();
+        (ticket, status)
     }
 
     pub fn cancel(&self, ticket: u64) -> Outcome {

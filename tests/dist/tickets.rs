@@ -1,12 +1,12 @@
 //! Operations with tickets, and several threads on one worker's store.
 
 use std::mem;
-use std::sync::Barrier;
+use std::sync::{Barrier, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use kvstore::ErrorKind::{self, PeerLost, Timeout};
-use kvstore::{Key, Tensor, TensorMut};
+use kvstore::ErrorKind::{self, Cancelled, Closed, PeerLost, Timeout};
+use kvstore::{Error, Key, Pending, Result, Tensor, TensorMut};
 
 use super::job::{Job, failure};
 
@@ -57,6 +57,44 @@ fn many_operations_of_a_scope_are_all_done_at_its_end() {
             for (key, out) in outs.iter().enumerate() {
                 assert_eq!(out[49], (2 * key + 1) as f32);
             }
+        }
+    });
+}
+
+#[test]
+fn the_ends_of_operations_are_told() {
+    Job::new(2, 2).run(|store, rank| {
+        let (sender, told) = mpsc::channel();
+        let listen = |pending: &Pending<'_, f32>, name: &'static str| {
+            let sender = sender.clone();
+            let tell = move |result: &Result<()>| {
+                let kind = result.as_ref().err().map(Error::kind);
+                sender.send((name, kind)).unwrap();
+            };
+            pending.on_done(tell).unwrap();
+        };
+        store.init(1u64, &[0.5f32; 9]).unwrap();
+        if rank == 0 {
+            // Ends when the other worker pushes, which waits for this one.
+            store.push(1u64, &[1.0f32; 9]).unwrap();
+            let pulled = store.pull_owned(1u64, vec![0.0f32; 9], 0).unwrap();
+            listen(&pulled, "pull");
+            assert!(told.try_recv().is_err());
+            store.barrier(LIMIT).unwrap();
+            assert_eq!(told.recv_timeout(LIMIT), Ok(("pull", None)));
+            let late = store.push_owned(1u64, vec![1.0f32; 9], 0).unwrap();
+            let pulled = store.pull_owned(1u64, vec![0.0f32; 9], 0).unwrap();
+            listen(&pulled, "second pull");
+            drop(late);
+            drop(pulled);
+            assert_eq!(told.recv_timeout(LIMIT), Ok(("second pull", Some(Cancelled))));
+            let lost = store.pull_owned(1u64, vec![0.0f32; 9], 0).unwrap();
+            listen(&lost, "third pull");
+            store.abort();
+            assert_eq!(told.recv_timeout(LIMIT), Ok(("third pull", Some(Closed))));
+        } else {
+            store.barrier(LIMIT).unwrap();
+            store.push(1u64, &[1.0f32; 9]).unwrap();
         }
     });
 }

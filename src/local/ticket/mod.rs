@@ -10,6 +10,9 @@
 
 use std::cmp::Reverse;
 
+mod calls;
+mod done;
+mod listeners;
 pub(crate) mod outcome;
 pub(crate) mod state;
 #[cfg(all(test, not(loom)))]
@@ -17,6 +20,7 @@ pub(crate) mod tests;
 
 use smallvec::SmallVec;
 
+pub(crate) use calls::DoneCallback;
 use state::{OperationPhase, TicketState};
 
 use crate::deadline::Deadline;
@@ -46,6 +50,7 @@ pub(crate) struct OperationLabel {
 }
 
 pub(crate) struct Tickets<W> {
+    /// Number of the store, in all its tickets.
     store: u16,
     /// A key as error texts show it.
     key_name: KeyNamer,
@@ -74,8 +79,9 @@ pub(crate) struct NoTurn {
 }
 
 impl<W: TicketWork> Tickets<W> {
-    pub(crate) fn new(store: u16, key_name: KeyNamer) -> Self {
-        let (state, changed) = (Mutex::new(TicketState::new()), Condvar::new());
+    /// For the store with this number in its tickets, and this serial number.
+    pub(crate) fn new(store: u16, serial: u64, key_name: KeyNamer) -> Self {
+        let (state, changed) = (Mutex::new(TicketState::new(store, serial)), Condvar::new());
         Self { store, key_name, state, changed, pending: AtomicUsize::new(0) }
     }
 
@@ -91,7 +97,7 @@ impl<W: TicketWork> Tickets<W> {
             state.ready.push((priority, Reverse(sequence)));
         }
         self.publish(&state);
-        Ok((u64::from(self.store) << SEQUENCE_BITS | sequence, ready))
+        Ok((state.ticket(sequence), ready))
     }
 
     /// Registers an operation that is at work elsewhere; gives its ticket, and its number for
@@ -103,7 +109,7 @@ impl<W: TicketWork> Tickets<W> {
         let (sequence, _) = state.enter(label, &[], 0, OperationPhase::Running);
         state.running += 1;
         self.publish(&state);
-        Ok((u64::from(self.store) << SEQUENCE_BITS | sequence, sequence))
+        Ok((state.ticket(sequence), sequence))
     }
 
     /// Takes back an operation that did not begin, and whose ticket was never returned to a caller.
@@ -273,10 +279,16 @@ impl<W: TicketWork> Tickets<W> {
         state.outcomes.untold(end)
     }
 
-    /// Waits for everything, then accepts no more; returns the first unreported failure.
+    /// Waits for everything, callbacks included, then accepts no more; returns the first unreported
+    /// failure.
     pub(crate) fn close(&self, deadline: Deadline, why: Error) -> Result<()> {
         let mut state = self.state.lock();
         self.drain(&mut state, u64::MAX, deadline, "close")?;
+        // Callbacks may have queued operations when they have returned.
+        while !state.listeners.calls.is_idle() {
+            self.wait_calls(&mut state, deadline)?;
+            self.drain(&mut state, u64::MAX, deadline, "close")?;
+        }
         state.over.get_or_insert(why);
         state.outcomes.untold(u64::MAX)
     }
@@ -323,8 +335,8 @@ impl<W: TicketWork> Tickets<W> {
             };
             entry.cancel.store(true, Ordering::SeqCst);
             if let OperationPhase::Queued(_) = entry.phase {
-                dropped.push(state.release(sequence));
                 state.outcomes.fail(sequence, why.clone());
+                dropped.push(state.release(sequence));
             }
         }
         self.publish(&state);

@@ -78,9 +78,15 @@ impl Outcomes {
 
     /// The result of an operation that has ended; it counts as reported.
     pub(super) fn result(&mut self, sequence: u64) -> Result<()> {
-        let Some(outcome) = self.by_sequence.get_mut(&sequence) else { return Ok(()) };
-        outcome.told = true;
-        Err(outcome.error())
+        if let Some(outcome) = self.by_sequence.get_mut(&sequence) {
+            outcome.told = true;
+        }
+        self.look(sequence)
+    }
+
+    /// The result of an operation that has ended; whether it counts as reported does not change.
+    pub(super) fn look(&self, sequence: u64) -> Result<()> {
+        self.by_sequence.get(&sequence).map_or(Ok(()), |outcome| Err(outcome.error()))
     }
 
     /// The first unreported failure below `end`; all of them count as reported.

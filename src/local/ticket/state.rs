@@ -8,17 +8,20 @@ use std::hash::BuildHasherDefault;
 
 use smallvec::SmallVec;
 
-use super::OperationLabel;
+use super::listeners::Listeners;
 use super::outcome::Outcomes;
+use super::{OperationLabel, SEQUENCE_BITS};
 use crate::error::{Error, Result, fail};
 use crate::local::table::KeyHasher;
 use crate::search;
 use crate::sys::sync::{Arc, AtomicBool, Ordering};
 
 /// A map by numbers of operations or of keys.
-type ByNumber<T> = HashMap<u64, T, BuildHasherDefault<KeyHasher>>;
+pub(super) type ByNumber<T> = HashMap<u64, T, BuildHasherDefault<KeyHasher>>;
 
 pub(super) struct TicketState<W> {
+    /// Number of the store, in all its tickets.
+    store: u16,
     pub(super) next: u64,
     pub(super) pending: ByNumber<QueuedOperation<W>>,
     /// The end of each key's queue. The queue is a list: each link names its neighbours.
@@ -28,6 +31,7 @@ pub(super) struct TicketState<W> {
     /// Operations that devices do.
     pub(super) handed_over: usize,
     pub(super) outcomes: Outcomes,
+    pub(super) listeners: Listeners,
     /// Why the store accepts no more operations.
     pub(super) over: Option<Error>,
 }
@@ -68,8 +72,9 @@ pub(super) struct QueuePosition {
 }
 
 impl<W> TicketState<W> {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(store: u16, serial: u64) -> Self {
         Self {
+            store,
             next: 1,
             pending: HashMap::default(),
             tails: HashMap::default(),
@@ -77,8 +82,14 @@ impl<W> TicketState<W> {
             running: 0,
             handed_over: 0,
             outcomes: Outcomes::default(),
+            listeners: Listeners::new(serial),
             over: None,
         }
+    }
+
+    /// The ticket of an operation.
+    pub(super) fn ticket(&self, sequence: u64) -> u64 {
+        u64::from(self.store) << SEQUENCE_BITS | sequence
     }
 
     pub(super) fn refuse_if_over(&self) -> Result<()> {
@@ -154,12 +165,16 @@ impl<W> TicketState<W> {
         links.iter().for_each(|link| self.close_gap(link));
     }
 
-    /// Removes an operation, finished or withdrawn, from the queues of all its keys. In each queue
-    /// its successor then follows its predecessor. A withdrawn operation delays no other, and lets
-    /// none overtake.
+    /// Removes an operation, finished or withdrawn, from the queues of all its keys, and passes on its
+    /// end: its outcome has been recorded before. In each queue its successor then follows its
+    /// predecessor. A withdrawn operation delays no other, and lets none overtake.
     pub(super) fn release(&mut self, sequence: u64) -> Option<OperationPhase<W>> {
         let entry = self.pending.remove(&sequence)?;
         entry.links.iter().for_each(|link| self.close_gap(link));
+        if !self.listeners.is_empty() {
+            let ticket = self.ticket(sequence);
+            self.listeners.tell(sequence, ticket, &mut self.outcomes);
+        }
         Some(entry.phase)
     }
 

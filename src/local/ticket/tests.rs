@@ -78,7 +78,7 @@ struct Trial {
 
 impl Trial {
     fn new(seed: u64) -> Self {
-        let tickets = Tickets::new(1, Box::new(|key| format!("key {key}")));
+        let tickets = Tickets::new(1, 1, Box::new(|key| format!("key {key}")));
         Self {
             tickets,
             living: Vec::new(),
@@ -240,7 +240,7 @@ impl TicketWork for Long {
 #[test]
 fn an_operation_takes_its_places_and_leaves_them_in_a_step_for_each_key() {
     let steps = |keys: u64| {
-        let tickets = Tickets::new(1, Box::new(|key| format!("key {key}")));
+        let tickets = Tickets::new(1, 1, Box::new(|key| format!("key {key}")));
         let all = [0; 3].map(|priority| tickets.submit(priority, Long(keys)).unwrap().0);
         let first = tickets.take(RUNNERS).unwrap().sequence;
         let end = || {
