@@ -103,6 +103,26 @@ fn who_is_too_far_ahead_for_too_long_is_told_for_whom_it_waits() {
 }
 
 #[test]
+fn workers_with_different_orders_of_keys_learn_the_remedy() {
+    Job::new(2, 2).with("timeout_ms", 600).run(|store, rank| {
+        for key in [7u64, 8] {
+            store.init(key, &[0.0f32; 3]).unwrap();
+        }
+        store.barrier(LIMIT).unwrap();
+        let order = if rank == 0 { [7u64, 8] } else { [8, 7] };
+        store.push(order[0], &[1.0f32; 3]).unwrap();
+        let text = failure(store.pull(order[0], &mut [0.0f32; 3]), Timeout);
+        assert!(text.contains(&format!("pull: key {}, round 1", order[0])), "{text}");
+        assert!(text.contains(&format!("waiting for worker {}", 1 - rank)), "{text}");
+        assert!(text.contains("in the same order, in one list, or with tickets"), "{text}");
+        // Both now make the other push.
+        store.push(order[1], &[1.0f32; 3]).unwrap();
+        store.barrier(LIMIT).unwrap();
+        assert_eq!(order.map(|key| pull(store, key, 3)), [2.0; 2]);
+    });
+}
+
+#[test]
 fn nobody_waits_for_who_is_done_or_has_closed() {
     let results = Job::new(3, 2).with("slice_bytes", 8192).run(|store, rank| {
         let count = 5_000;

@@ -2,7 +2,7 @@
 
 use super::keys::WorkerKey;
 use super::operation::{CatchUpTarget, Operation, OperationKind, PullDependency, RemovalRollback};
-use crate::job::{Failure, MS, Peer, Reason, TextPart, Time, list, naming, words};
+use crate::job::{Failure, MS, Peer, Reason, Role, TextPart, Time, list, naming, words};
 use crate::message::COLLECTIVE;
 
 /// `push: key 7, round 3`; a push that has not begun has no round yet.
@@ -72,8 +72,24 @@ pub(super) fn overdue<D>(
         _ => "",
     };
     let late = words(format!(": not done within {waited} ms, waiting for "));
-    let text = [name(op), late, for_what, words(kept)].concat();
+    let remedy = if waits_for_a_round(op) { ORDERS } else { "" };
+    let text = [name(op), late, for_what, words(kept), words(remedy)].concat();
     Failure { reason: Reason::Timeout, text }
+}
+
+/// The likely cause where a round waits for workers of the job, none of which is lost.
+const ORDERS: &str = "; workers that call keys in different orders wait for each other: call keys in the \
+                      same order, in one list, or with tickets";
+
+/// Whether an operation of a key has begun and waits for the pushes of other workers.
+fn waits_for_a_round<D>(op: &Operation<D>) -> bool {
+    let of_round = match op.what {
+        OperationKind::Push { .. } => true,
+        OperationKind::Pull { after, .. } => !matches!(after, PullDependency::All),
+        _ => false,
+    };
+    let mut awaited = op.awaited.iter().flatten();
+    of_round && op.started && awaited.any(|peer| peer.role == Role::Worker)
 }
 
 /// Without an answer to the query: the member that did not answer.

@@ -44,7 +44,9 @@ fn what_is_overdue_names_whom_it_waits_for() {
     job.pass(10_001 * MS);
     assert_eq!(
         job.text(0, pull),
-        "pull: key 7, round 1: not done within 10000 ms, waiting for worker 1, worker 2"
+        "pull: key 7, round 1: not done within 10000 ms, waiting for worker 1, worker 2; workers that call \
+         keys in different orders wait for each other: call keys in the same order, in one list, or with \
+         tickets"
     );
     assert_eq!(
         job.text(0, barrier),
