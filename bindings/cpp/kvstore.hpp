@@ -497,6 +497,39 @@ struct Async {
 };
 inline constexpr Async async{0};
 
+/// Hears that an operation has ended: with its failure, or with nullptr. What it throws is lost. Calls
+/// on the store that could wait throw KV_ERR_REENTRANT inside of it. See kv_on_done().
+using DoneCallback = std::function<void(const Error* failure)>;
+
+/// An operation that has ended, from Store::next_done(); without one the ticket is 0.
+struct Ended {
+    kv_ticket ticket;
+    kv_status status;
+};
+
+namespace detail {
+
+template <class Callable>
+void drop(void* context) noexcept {
+    delete static_cast<Callable*>(context);
+}
+
+inline void tell(void* context, kv_ticket, kv_status status) noexcept {
+    try {
+        const auto& callback = *static_cast<const DoneCallback*>(context);
+        if (status == KV_OK) {
+            callback(nullptr);
+        } else {
+            const Error failure(status, kv_last_error());
+            callback(&failure);
+        }
+    } catch (...) {
+        // No caller is left to be told.
+    }
+}
+
+}  // namespace detail
+
 /// An operation under way, and the loan of its buffers. One thread at a time.
 ///
 /// Let it end before its buffers and, unless wait(), done() or cancel() have succeeded, before its
@@ -535,6 +568,21 @@ public:
 
     /// Ends the loan now, or throws KV_ERR_TIMEOUT if an updater holds on to it. See kv_cancel().
     void cancel() { detail::check(settle(kv_cancel(store_, ticket_))); }
+
+    /// Has a function called once when the operation has ended, on a thread of the library, or here and
+    /// now if it has. The destructor cancels all the same: keep the ticket, or release() it. See
+    /// kv_on_done().
+    void on_done(DoneCallback callback) const {
+        if (!callback) {
+            detail::refuse("an empty function");
+        }
+        void* context = new DoneCallback(std::move(callback));
+        detail::check(
+            kv_on_done(store_, ticket_, detail::tell, context, detail::drop<DoneCallback>));
+    }
+
+    /// Has Store::next_done() give the operation when it has ended. See kv_watch().
+    void watch() const { detail::check(kv_watch(store_, ticket_)); }
 
     /// Leaves the loan to you: the destructor does nothing. Wait with kv_wait(), or for all.
     kv_ticket release() noexcept {
@@ -592,11 +640,6 @@ inline void log(void* context, std::int32_t level, const char* message) noexcept
     } catch (...) {
         // Nobody is left to be told.
     }
-}
-
-template <class Callable>
-void drop(void* context) noexcept {
-    delete static_cast<Callable*>(context);
 }
 
 }  // namespace detail
@@ -881,6 +924,17 @@ public:
 
     /// Says that this worker pushes no more. See kv_done().
     void done() { detail::check(kv_done(raw())); }
+
+    /// A descriptor that is readable while next_done() has an operation to give; the store's own, only
+    /// to be polled. See kv_event_fd().
+    [[nodiscard]] int event_fd() const { return get(kv_event_fd); }
+
+    /// Takes an operation of Ticket::watch() that has ended; never waits. See kv_next_done().
+    Ended next_done() {
+        Ended ended{0, KV_OK};
+        detail::check(kv_next_done(raw(), &ended.ticket, &ended.status));
+        return ended;
+    }
 
     /// Serves as a server or a scheduler until the job ends; abort() on another thread ends it.
     /// Throws KV_ERR_ROLE on a worker. See kv_serve().

@@ -1,6 +1,8 @@
 // Operations under way: waiting, cancelling, moving, and the loan of the buffers.
 #include "check.hpp"
 
+#include <poll.h>
+
 #include <stdexcept>
 #include <thread>
 
@@ -354,6 +356,80 @@ void urgent_operations_overtake() {
     CHECK((order == std::vector<kv::Key>{0, 3, 4, 1, 2}));
 }
 
+// What a function has been told, for a thread that waits.
+struct Told {
+    Gate gate;
+    std::string text = "nothing";
+
+    kv::DoneCallback callback() {
+        return [this](const kv::Error* failure) {
+            text = failure == nullptr ? "success" : failure->what();
+            gate.open();
+        };
+    }
+    bool has(const char* part) {
+        CHECK(gate.pass());
+        return text.find(part) != std::string::npos;
+    }
+};
+
+void an_end_is_told() {
+    Held held;
+    const Floats pushed{1, 2, 3};
+    Told first, second, again;
+    kv::Ticket working = held.store.push(0, kv::view(pushed), kv::async);
+    CHECK(held.begun.pass());
+    working.on_done(first.callback());
+    working.on_done([](const kv::Error*) { throw std::runtime_error("is lost"); });
+    {
+        const kv::Ticket waiting = held.store.push(0, kv::view(pushed), kv::async);
+        waiting.on_done(second.callback());
+    }
+    CHECK(second.has("cancelled"));
+    CHECK(first.text == "nothing");
+    CHECK_THROWS(working.on_done({}), KV_ERR_INVALID_ARGUMENT, "empty");
+    held.gate.open();
+    CHECK(first.has("success"));
+    working.on_done(again.callback());
+    CHECK(again.text == "success");  // here and now
+    held.store.set_updater([](kv::Key, const kv::ConstTensor&, kv::Tensor&) {
+        throw std::runtime_error("too steep");
+    });
+    Told failed;
+    const kv::Ticket failing = held.store.push(0, kv::view(pushed), kv::async);
+    failing.on_done(failed.callback());
+    CHECK(failed.has("too steep"));
+}
+
+void a_function_must_not_wait() {
+    kv::Store store("local");
+    Floats value(3);
+    Gate called;
+    store.init(0, kv::view(value));
+    const kv::Ticket sent = store.push(0, kv::view(value), kv::async);
+    sent.on_done([&](const kv::Error*) {
+        CHECK_THROWS(store.pull(0, kv::view(value)), KV_ERR_REENTRANT, "on_done");
+        store.pull(0, kv::view(value), kv::async).release();
+        called.open();
+    });
+    CHECK(called.pass());
+    store.wait_all(patience);
+}
+
+void ended_operations_are_polled() {
+    Held held;
+    const Floats pushed{1, 2, 3};
+    kv::Ticket sent = held.store.push(0, kv::view(pushed), kv::async);
+    pollfd asked{held.store.event_fd(), POLLIN, 0};
+    sent.watch();
+    CHECK(poll(&asked, 1, 0) == 0 && held.store.next_done().ticket == 0);
+    held.gate.open();
+    CHECK(poll(&asked, 1, 60'000) == 1);
+    const kv::Ended ended = held.store.next_done();
+    CHECK(ended.ticket == sent.raw() && ended.status == KV_OK);
+    CHECK(poll(&asked, 1, 0) == 0 && held.store.next_done().ticket == 0);
+}
+
 }  // namespace
 
 int main() {
@@ -375,5 +451,8 @@ int main() {
         a_ticket_that_is_done_may_outlive_its_store();
         keys_do_not_wait_for_each_other();
         urgent_operations_overtake();
+        an_end_is_told();
+        a_function_must_not_wait();
+        ended_operations_are_polled();
     });
 }
