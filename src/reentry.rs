@@ -17,6 +17,11 @@ thread_local! {
     static INSIDE: RefCell<Vec<(u64, CallbackKind)>> = const { RefCell::new(Vec::new()) };
 }
 
+/// Whether this thread is inside no callback of any store.
+pub(crate) fn is_outside() -> bool {
+    INSIDE.try_with(|inside| inside.borrow().is_empty()).unwrap_or(true)
+}
+
 /// The strictest callback of the store with this serial number that this thread is inside of.
 pub(crate) fn inside(store: u64) -> Option<CallbackKind> {
     let strictest = |inside: &RefCell<Vec<(u64, CallbackKind)>>| {

@@ -29,7 +29,7 @@ pub(crate) use open::read_setting;
 
 use crate::config::{Config, Settings};
 use crate::deadline::Deadline;
-use crate::error::{Result, fail};
+use crate::error::{Error, Result, fail};
 use crate::interrupt;
 use crate::key::{Key, KeyInfo};
 use crate::log::{Level, log};
@@ -155,6 +155,34 @@ impl Store {
     /// Runs a call after the checks of its gate, and turns a panic of the library into an error that poisons
     /// the store.
     fn enter<T>(&self, gate: CallClass, call: impl FnOnce(&Arc<Local>) -> Result<T>) -> Result<T> {
+        let is_plain = self.generation == sys::fork_generation()
+            && !self.local.poisoned.load(Ordering::SeqCst)
+            && !self.closed.load(Ordering::SeqCst)
+            && reentry::is_outside()
+            && !interrupt::is_asking();
+        if !is_plain {
+            self.admit(gate)?;
+        }
+        let call =
+            || panics::catch(|| call(&self.local)).unwrap_or_else(|panic| Err(self.broken(&panic)));
+        // Operations that a wait or a close waits for continue after an interrupt.
+        if gate == CallClass::End { interrupt::watch(call) } else { interrupt::watch_whole(call) }
+    }
+
+    /// Poisons the store after a panic of the library.
+    #[cold]
+    fn broken(&self, panic: &str) -> Error {
+        let error = panics::internal(panic);
+        self.local.poison();
+        if let Some(remote) = &self.remote {
+            remote.abort();
+        }
+        error
+    }
+
+    /// The checks of a gate, in their order.
+    #[cold]
+    fn admit(&self, gate: CallClass) -> Result<()> {
         if self.generation != sys::fork_generation() {
             return Err(fail!(
                 Forked,
@@ -164,7 +192,22 @@ impl Store {
         if self.local.poisoned.load(Ordering::SeqCst) {
             return Err(poisoned());
         }
-        self.refuse_inside(gate)?;
+        match self.callback() {
+            Some(CallbackKind::Updater) if gate != CallClass::Look => {
+                return Err(fail!(
+                    Reentrant,
+                    "called from inside an updater of the same store; return from the updater first"
+                ));
+            }
+            Some(CallbackKind::Done) if matches!(gate, CallClass::Work | CallClass::End) => {
+                return Err(fail!(
+                    Reentrant,
+                    "a call that may wait, from inside a callback of on_done of the same store; use a \
+                     ticket, or return first"
+                ));
+            }
+            _ => {}
+        }
         if gate != CallClass::Look && interrupt::is_asking() {
             return Err(fail!(
                 Reentrant,
@@ -174,36 +217,7 @@ impl Store {
         if matches!(gate, CallClass::Work | CallClass::Now) && self.closed.load(Ordering::SeqCst) {
             return Err(closed());
         }
-        let call = || {
-            panics::catch(|| call(&self.local)).unwrap_or_else(|panic| {
-                let error = panics::internal(&panic);
-                self.local.poison();
-                if let Some(remote) = &self.remote {
-                    remote.abort();
-                }
-                Err(error)
-            })
-        };
-        // Operations that a wait or a close waits for continue after an interrupt.
-        if gate == CallClass::End { interrupt::watch(call) } else { interrupt::watch_whole(call) }
-    }
-
-    /// Refuses a call that must not be made inside the callback in which this thread is.
-    fn refuse_inside(&self, gate: CallClass) -> Result<()> {
-        match self.callback() {
-            Some(CallbackKind::Updater) if gate != CallClass::Look => Err(fail!(
-                Reentrant,
-                "called from inside an updater of the same store; return from the updater first"
-            )),
-            Some(CallbackKind::Done) if matches!(gate, CallClass::Work | CallClass::End) => {
-                Err(fail!(
-                    Reentrant,
-                    "a call that may wait, from inside a callback of on_done of the same store; use a \
-                     ticket, or return first"
-                ))
-            }
-            _ => Ok(()),
-        }
+        Ok(())
     }
 
     /// Type of the store, as given to [`Store::open`].
