@@ -1,4 +1,4 @@
-"""Python functions that the library calls: updaters and the logger."""
+"""Python functions that the library calls: updaters, those for ends of operations, the logger."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ._arrays import view
 from ._call import check, library, thread
 from ._errors import Status
 from ._lent import CUDA, DeviceArray
-from ._library import Drop, Logger, Tensor, loaded
+from ._library import Done, Drop, Logger, Tensor, loaded
 from ._library import Updater as UpdaterFunction
 from ._unique import Unique
 
@@ -25,6 +25,7 @@ _in_use: set[int] = set()
 # Weak, so that an updater that refers to its own store is garbage together with it.
 _updaters: weakref.WeakValueDictionary[int, Updater] = weakref.WeakValueDictionary()
 _loggers: dict[int, logging.Logger] = {}
+_listeners: dict[int, Callable[[int], None]] = {}
 
 # ERROR, WARNING, INFO and DEBUG of the module logging, which an import need not wait for.
 _LOG_LEVELS = {1: 40, 2: 30, 3: 20, 4: 10}
@@ -95,6 +96,22 @@ def _update(context: int, key: int, merged: Any, stored: Any) -> int:
         thread.depth -= 1
 
 
+def on_done(store: Optional[int], ticket: int, function: Callable[[int], None]) -> None:
+    """Has `function(status)` called when an operation has ended: now, or on another thread."""
+    context = next(_numbers)
+    _listeners[context] = function
+    check(library.kv_on_done(store, ticket, _DONE, context, _DROP))
+
+
+def _tell(context: int, ticket: int, status: int) -> None:
+    thread.depth += 1
+    try:
+        # Nothing here keeps the function: with it the last owner of a store may go.
+        _listeners.pop(context)(status)
+    finally:
+        thread.depth -= 1
+
+
 def _release_views(error: BaseException) -> None:
     """Empties the finished frames that an exception keeps: their arrays are about to be invalid."""
     import traceback
@@ -115,6 +132,7 @@ def _drop(context: int) -> None:
     try:
         _in_use.discard(context)
         _loggers.pop(context, None)
+        _listeners.pop(context, None)
         updater = _updaters.pop(context, None)
         if updater is not None:
             updater.forget()
@@ -131,15 +149,22 @@ def _log(context: int, level: int, message: bytes) -> None:
         thread.depth -= 1
 
 
+def call_unraisable(function: Callable[[], object]) -> None:
+    """Calls a function as the library would: what it raises goes to `sys.unraisablehook`."""
+    _Function(function)()
+
+
 def keep_for_ever(thing: object) -> None:
     """Keeps an object also while the interpreter takes everything else apart."""
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
 
 
 _UPDATE, _DROP, _LOG = UpdaterFunction(_update), Drop(_drop), Logger(_log)
+_DONE = Done(_tell)
+_Function = ctypes.CFUNCTYPE(None)
 _NO_UPDATE, _NO_DROP, _NO_LOG = UpdaterFunction(), Drop(), Logger()
 # The library may hold these addresses until the process ends.
-for _function in (_UPDATE, _DROP, _LOG):
+for _function in (_UPDATE, _DROP, _LOG, _DONE):
     keep_for_ever(_function)
 
 

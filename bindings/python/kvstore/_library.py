@@ -47,6 +47,7 @@ class Device(ctypes.Structure):
 
 Updater = CFUNCTYPE(c_int32, c_void_p, c_uint64, POINTER(Tensor), POINTER(Tensor))
 Logger = CFUNCTYPE(None, c_void_p, c_int32, c_char_p)
+Done = CFUNCTYPE(None, c_void_p, c_uint64, c_int32)
 Drop = CFUNCTYPE(None, c_void_p)
 
 # Functions that `_native` calls: those that take arrays, and one for waits. It calls kv_wait(),
@@ -87,6 +88,7 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "kv_wait": (c_void_p, c_uint64, c_int64),
     "kv_wait_all": (c_void_p, c_int64),
     "kv_cancel": (c_void_p, c_uint64),
+    "kv_on_done": (c_void_p, c_uint64, Done, c_void_p, Drop),
     "kv_set_updater": (c_void_p, Updater, c_void_p, Drop),
     "kv_set_optimizer": (c_void_p, c_char_p, c_char_p),
     "kv_set_hyperparameter": (c_void_p, c_char_p, c_double),

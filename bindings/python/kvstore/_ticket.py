@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import time
 import warnings
 from collections.abc import Generator
-from typing import Any, Optional
+from functools import partial
+from typing import TYPE_CHECKING, Any, Callable, Optional
 
+from . import _callbacks
 from ._call import failure_of, library, wait
 from ._errors import Status
 from ._native import Operation
 from ._unique import Unique
 
-# A coroutine that awaits an operation looks at it again after an eighth of the time that it has
-# waited, in seconds.
-_SHORTEST_SLEEP, _LONGEST_SLEEP = 50e-6, 10e-3
+if TYPE_CHECKING:
+    import asyncio
 
 
 class Ticket(Unique):
@@ -54,18 +54,44 @@ class Ticket(Unique):
     def __await__(self) -> Generator[Any, None, None]:
         """Waits in a coroutine: `await kv.push_async(...)` raises what the operation failed with.
 
-        The event loop goes on meanwhile. Cancelling the coroutine leaves the operation as it is.
+        The event loop goes on meanwhile, and is told of the end. Cancelling the coroutine, as
+        `asyncio.wait_for` does, leaves the operation as it is.
         """
         return self._wait_in_loop().__await__()
 
     async def _wait_in_loop(self) -> None:
         import asyncio  # Takes half as long to import as all the rest.
 
-        began = time.monotonic()
-        while not self.done():
-            sleep = (time.monotonic() - began) / 8
-            await asyncio.sleep(min(max(sleep, _SHORTEST_SLEEP), _LONGEST_SLEEP))
+        operation = self._operation
+        if operation is not None and not self.done():
+            loop = asyncio.get_running_loop()
+            ended = loop.create_future()
+            # Without the ticket: dropped with its coroutine, it cancels its operation.
+            wake = partial(_wake, loop, ended)
+            _callbacks.on_done(operation.handle.pointer, operation.ticket, wake)
+            await ended
         self.wait()
+
+    def add_done_callback(self, function: Callable[[Ticket], object]) -> None:
+        """Has `function(ticket)` called once when the operation has ended, well or not.
+
+        On a thread of the library, which calls one function after the other, or now if it has
+        ended. Inside, `ticket.wait()` tells without waiting; calls on the store that could wait
+        raise `kvstore.ReentrantError`, those ending in `_async` work. What the function raises goes
+        to `sys.unraisablehook`. The ticket need not be kept: the function keeps it until then.
+        """
+        self._asked = True
+        operation = self._operation
+        if operation is None:
+            _callbacks.call_unraisable(partial(function, self))
+        else:
+            tell = partial(self._tell, function)
+            _callbacks.on_done(operation.handle.pointer, operation.ticket, tell)
+
+    def _tell(self, function: Callable[[Ticket], object], status: int) -> None:
+        if self._operation is not None:
+            self._settle(status)
+        function(self)
 
     def done(self) -> bool:
         """Whether the operation has ended, well or not; wait() then tells without waiting."""
@@ -125,3 +151,16 @@ class Ticket(Unique):
                 stacklevel=2,
                 source=self,
             )
+
+
+def _wake(loop: asyncio.AbstractEventLoop, ended: asyncio.Future[None], status: int) -> None:
+    """Ends the wait of a coroutine, from another thread than that of its event loop."""
+    try:
+        loop.call_soon_threadsafe(_end, ended)
+    except RuntimeError:
+        pass  # The loop has been closed, and its coroutines with it.
+
+
+def _end(ended: asyncio.Future[None]) -> None:
+    if not ended.done():
+        ended.set_result(None)

@@ -1,6 +1,7 @@
 """Operations in coroutines."""
 
 import asyncio
+import os
 import threading
 
 import numpy as np
@@ -91,3 +92,76 @@ def test_a_block_that_raises_aborts_its_store():
         run(program())
     with pytest.raises(kvstore.KVStoreError):
         store[0].keys()
+
+
+def test_ten_thousand_operations_are_awaited_without_threads_of_their_own():
+    going_on = threading.Event()
+
+    async def program():
+        async with kvstore.create("local", threads=2) as kv:
+            kv.init(3, np.ones(1, np.float32))
+
+            def wait(key, merged, stored):
+                assert going_on.wait(60)
+                stored += merged
+
+            kv.set_updater(wait)
+            one = np.ones(1, np.float32)
+            tickets = [kv.push_async(3, one) for _ in range(10_000)]
+            before = len(os.listdir("/proc/self/task"))
+            waits = [asyncio.ensure_future(_finish(ticket)) for ticket in tickets]
+            await asyncio.sleep(0)
+            assert len(os.listdir("/proc/self/task")) <= before + 1
+            going_on.set()
+            await asyncio.gather(*waits)
+            out = np.zeros(1, np.float32)
+            kv.pull(3, out=out)
+            return out[0]
+
+    assert run(program()) == 10_001
+
+
+async def _finish(ticket):
+    await ticket
+
+
+def test_a_wait_has_a_deadline_and_goes_on_after_it():
+    going_on = threading.Event()
+
+    async def program():
+        async with kvstore.create("local", threads=2) as kv:
+            kv.init(3, np.ones(1, np.float32))
+
+            def wait(key, merged, stored):
+                assert going_on.wait(60)
+
+            kv.set_updater(wait)
+            ticket = kv.push_async(3, np.ones(1, np.float32))
+            with pytest.raises(asyncio.TimeoutError):
+                await asyncio.wait_for(_finish(ticket), 0.05)
+            assert not ticket.done()
+            going_on.set()
+            await ticket
+
+    run(program())
+
+
+def test_a_loop_that_is_closed_before_the_end_hears_nothing():
+    going_on = threading.Event()
+    kv = kvstore.create("local", threads=2)
+    kv.init(3, np.ones(1, np.float32))
+
+    def wait(key, merged, stored):
+        assert going_on.wait(60)
+
+    kv.set_updater(wait)
+    ticket = kv.push_async(3, np.ones(1, np.float32))
+
+    async def begin():
+        asyncio.ensure_future(_finish(ticket))
+        await asyncio.sleep(0.01)
+
+    asyncio.run(begin())
+    going_on.set()
+    ticket.wait(60)
+    kv.close()

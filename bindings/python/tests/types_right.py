@@ -155,6 +155,7 @@ def tickets(kv: kvstore.KVStore) -> None:
         done: bool = ticket.done()
         assert done
         ticket.cancel()
+        ticket.add_done_callback(lambda ended: ended.wait())
     kv.wait_all()
     kv.wait_all(timeout=1.5)
 
