@@ -66,7 +66,8 @@
 //     ctx.Err() once the memory is yours again. If an updater holds the operation up for more than
 //     a second, the error matches [ErrLent] too: the memory is then in use until the operation ends.
 //   - Calls that end in Async return a [Ticket]. A context that ends during [Ticket.Wait] ends the
-//     wait only; [Ticket.Cancel] ends the operation.
+//     wait only; [Ticket.Cancel] ends the operation. [Ticket.Done] is a channel for select: the
+//     library closes it, and no thread waits, however many operations are in flight.
 //
 // A context that can never end (context.Background) costs least: the call then runs on the calling
 // thread, for as long as the option timeout_ms allows. With any other context it runs on a thread

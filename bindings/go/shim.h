@@ -10,9 +10,10 @@
 #include <kvstore.h>
 #include <stdint.h>
 
-/* Implemented in callback.go. */
+/* Implemented in callback.go and ticket.go. */
 extern int32_t kvstoreGoUpdate(uintptr_t context, kv_key key, kv_tensor *input, kv_tensor *stored);
 extern void kvstoreGoLog(uintptr_t context, int32_t level, char *message);
+extern void kvstoreGoDone(uintptr_t context, kv_status status);
 extern void kvstoreGoDrop(uintptr_t context);
 
 enum kvstore_go_operation {
@@ -124,6 +125,15 @@ static inline void kvstore_go_log(void *context, int32_t level, const char *mess
 }
 
 static inline void kvstore_go_drop(void *context) { kvstoreGoDrop((uintptr_t)context); }
+
+static inline void kvstore_go_done(void *context, kv_ticket ticket, kv_status status) {
+    (void)ticket;
+    kvstoreGoDone((uintptr_t)context, status);
+}
+
+static inline kv_status kvstore_go_on_done(kv_store *store, kv_ticket ticket, uintptr_t context) {
+    return kv_on_done(store, ticket, kvstore_go_done, (void *)context, kvstore_go_drop);
+}
 
 /* A context of 0 stands for no function. */
 static inline kv_status kvstore_go_set_updater(kv_store *store, uintptr_t context) {

@@ -111,7 +111,11 @@ func failf(status Status, format string, arguments ...any) *Error {
 func call(function func() C.kv_status) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	status := function()
+	return failure(function())
+}
+
+// failure makes an error of the status that this OS thread has just got from the library.
+func failure(status C.kv_status) error {
 	if status == C.KV_OK {
 		return nil
 	}

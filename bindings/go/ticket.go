@@ -8,7 +8,9 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"runtime/cgo"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -19,6 +21,14 @@ var ErrLent = errors.New("the operation is still at work and uses the memory giv
 
 // A call whose context is over waits this long for its operation to let go of the memory.
 const cancelTimeout = time.Second
+
+// The threads that wait for short operations, at most so many and so long.
+const (
+	maxShortWaiters = 8
+	shortWaitMs     = 1
+)
+
+var shortWaiters atomic.Int32
 
 // Ticket is an operation in flight. The memory given to the operation stays pinned until it has
 // ended, whether anybody waits or not.
@@ -31,7 +41,8 @@ type Ticket struct {
 	settled bool          // the operation has ended with err, and the memory is free
 	told    bool          // somebody knows err, or will
 	err     error         // how it ended
-	done    chan struct{} // made by the first Done
+	done    chan struct{} // closed when settled; made by the first wait
+	watched bool          // the library calls kvstoreGoDone when the operation has ended
 }
 
 // Wait waits for the operation and returns its error. If ctx ends first, the operation goes on, the
@@ -49,18 +60,10 @@ func (t *Ticket) Wait(ctx context.Context) error {
 }
 
 // Done returns a channel that is closed when the operation has ended; Wait then returns at once.
+// Neither takes a thread or a goroutine, however many operations are in flight.
 func (t *Ticket) Done() <-chan struct{} {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.done == nil {
-		t.done = make(chan struct{})
-		if t.settled {
-			close(t.done)
-		} else {
-			go func() { _ = t.await(context.Background()) }()
-		}
-	}
-	return t.done
+	done, _ := t.watch()
+	return done
 }
 
 // Cancel ends the operation: once it returns nil, the memory is yours again, and Wait tells how the
@@ -105,7 +108,7 @@ func (t *Ticket) finish(ctx context.Context, what string) error {
 	settled, result := t.result()
 	switch {
 	case !settled:
-		t.Done() // its goroutine ends the loan together with the operation
+		_, _ = t.watch() // the loan ends together with the operation
 		return fmt.Errorf("%w; %w", err, ErrLent)
 	case errors.Is(result, ErrCancelled):
 		return fmt.Errorf("%w; %w", err, result)
@@ -126,9 +129,78 @@ func (t *Ticket) await(ctx context.Context) error {
 	if settled, err := t.result(); settled {
 		return err
 	}
-	return t.note(t.store.poll(ctx, "wait", func(store *C.kv_store, timeout C.int64_t) C.kv_status {
+	if err := t.waitShortly(ctx); !errors.Is(err, ErrTimeout) {
+		return t.note(err)
+	}
+	done, err := t.watch()
+	if settled, result := t.result(); settled {
+		return result
+	}
+	if err != nil {
+		return t.note(err)
+	}
+	select {
+	case <-done:
+		_, result := t.result()
+		return result
+	case <-ctx.Done():
+		return over(ctx, "wait")
+	}
+}
+
+// waitShortly waits on this thread, if few do: an end that a thread of the library tells of comes two
+// changes of threads later.
+func (t *Ticket) waitShortly(ctx context.Context) error {
+	timeout := C.int64_t(0)
+	if shortWaiters.Add(1) <= maxShortWaiters && ctx.Err() == nil {
+		timeout = shortWaitMs
+	}
+	defer shortWaiters.Add(-1)
+	return t.store.use(func(store *C.kv_store) C.kv_status {
 		return C.kv_wait(store, t.number, timeout)
-	}))
+	})
+}
+
+// watch has the operation settled when it has ended, and returns the channel that is closed then. If
+// it fails, the next call tries again.
+func (t *Ticket) watch() (<-chan struct{}, error) {
+	done, isNew := t.channel()
+	if !isNew {
+		return done, nil
+	}
+	err := t.store.use(func(store *C.kv_store) C.kv_status {
+		// The library drops the handle, also if it refuses.
+		return C.kvstore_go_on_done(store, t.number, C.uintptr_t(cgo.NewHandle(t)))
+	})
+	if err != nil {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		t.watched = false
+	}
+	return done, err
+}
+
+// channel returns the channel, and whether the caller is the one who has to make the library watch.
+func (t *Ticket) channel() (done chan struct{}, isNew bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.done == nil {
+		t.done = make(chan struct{})
+		if t.settled {
+			close(t.done)
+		}
+	}
+	isNew = !t.settled && !t.watched
+	t.watched = t.watched || isNew
+	return t.done, isNew
+}
+
+// kvstoreGoDone is called by a thread of the library, or inside of watch.
+//
+//export kvstoreGoDone
+func kvstoreGoDone(context C.uintptr_t, status C.kv_status) {
+	ticket := cgo.Handle(context).Value().(*Ticket)
+	ticket.settle(failure(status))
 }
 
 // note keeps what a wait has given, if it is the operation's result and not a reason why the wait

@@ -3,6 +3,7 @@ package kvstore
 import (
 	"context"
 	"errors"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -279,6 +280,63 @@ func TestOnlyTheLastFailuresAreKept(t *testing.T) {
 	}
 	equal(t, len(store.tickets.failed), 0)
 	ok(t, store.WaitAll(ctx))
+}
+
+func TestDoneChannelsTakeNoThreads(t *testing.T) {
+	ctx := begin(t)
+	store, gate := blocked(t, nil)
+	first := start(t, store, 1, 1, 1)
+	<-gate.entered
+	ok(t, store.SetUpdater(addTo))
+	before := threads(t)
+	const count = 10000
+	tickets := make([]*Ticket, count)
+	for i := range tickets {
+		tickets[i] = start(t, store, 1, 1, 1)
+		equal(t, isDone(tickets[i]), false)
+	}
+	// One is the library's; the scheduler of Go may add some of its own, whatever the count.
+	if more := threads(t) - before; more > 20 {
+		t.Errorf("%d operations in flight took %d threads", count, more)
+	}
+	close(gate.open)
+	for _, ticket := range tickets {
+		select {
+		case <-ticket.Done():
+			ok(t, ticket.Wait(ctx))
+		case <-ctx.Done():
+			t.Fatal("an operation has not ended")
+		}
+	}
+	ok(t, first.Wait(ctx))
+	equals(t, pulled(t, store, 1), []float32{count + 2, count + 2})
+}
+
+func threads(t *testing.T) int {
+	t.Helper()
+	tasks, err := os.ReadDir("/proc/self/task")
+	ok(t, err)
+	return len(tasks)
+}
+
+func TestDoneChannelsCloseWithTheStore(t *testing.T) {
+	ctx := begin(t)
+	store, gate := blocked(t, nil)
+	working := start(t, store, 1, 1, 1)
+	<-gate.entered
+	waiting := start(t, store, 1, 1, 1)
+	done := waiting.Done()
+	store.Abort()
+	select {
+	case <-done:
+	case <-ctx.Done():
+		t.Fatal("an abort has not closed the channel")
+	}
+	fails(t, waiting.Wait(ctx), ErrClosed)
+	equal(t, isDone(working), false)
+	close(gate.open)
+	<-working.Done()
+	ok(t, working.Wait(ctx))
 }
 
 func TestLargerPrioritiesRunEarlier(t *testing.T) {

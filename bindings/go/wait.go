@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// kv_set_interrupt belongs to a thread, and goroutines change theirs; a wait with a context comes up
-// this often to look.
+// kv_set_interrupt belongs to a thread, and goroutines change theirs; a close with a context comes up
+// this often to look. Waits for tickets do not: see Ticket.watch.
 const lookInterval = 10 * time.Millisecond
 
 // over is the error of a call that ended because its context did.
