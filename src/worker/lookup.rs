@@ -133,3 +133,55 @@ fn slot_of(key: Key, order: u64, spec: &KeySpec) -> Result<Slot> {
     let count = element_count(&shape).ok_or_else(unknown)?;
     Slot::new(key, order, dtype, &shape, count)
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a failed test")]
+
+    use std::net::TcpListener;
+    use std::sync::{Arc, mpsc};
+    use std::thread;
+    use std::time::Duration;
+
+    use super::super::long_lists::config;
+    use crate::error::{ErrorKind, Result};
+    use crate::key::Key;
+    use crate::local::call::DataCall;
+    use crate::local::plan::Pairs;
+    use crate::store::{Store, Tensors};
+    use crate::tensor::Tensor;
+
+    const LIMIT: Duration = Duration::from_secs(60);
+
+    /// Lent to operations that nothing waits for.
+    static VALUE: [f32; 1] = [1.0];
+
+    #[test]
+    fn a_callback_of_an_end_queues_known_keys_and_looks_up_no_others() {
+        let root = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+        let open = |role| Arc::new(Store::open("dist_sync", &config(role, &root, "1")).unwrap());
+        let others = ["scheduler", "server"].map(open);
+        let serving = others.map(|store| thread::spawn(move || store.serve().unwrap()));
+        let worker = open("worker");
+        worker.init(1u64, &[0.0f32]).unwrap();
+        let (sender, told) = mpsc::channel();
+        let store = Arc::clone(&worker);
+        let tell = move |_: &Result<()>| {
+            let kind = |key: u64| {
+                let (keys, values) = ([Key::from(key)], [Tensor::from(&VALUE)]);
+                let pairs = Pairs { keys: &keys, tensors: Tensors::Values(&values) };
+                store.submit(DataCall::Push, &pairs, &Pairs::NONE, 0).map_err(|error| error.kind())
+            };
+            let results = (kind(1).is_ok(), kind(2));
+            sender
+                .send((results, store.push(1u64, &[1.0f32]).map_err(|error| error.kind())))
+                .unwrap();
+        };
+        worker.push_owned(1u64, vec![1.0f32], 0).unwrap().on_done(tell).unwrap();
+        let refused = ErrorKind::Reentrant;
+        let expected = ((true, Err(refused)), Err(refused));
+        assert_eq!(told.recv_timeout(LIMIT).unwrap(), expected);
+        worker.close(LIMIT).unwrap();
+        serving.into_iter().for_each(|thread| thread.join().unwrap());
+    }
+}

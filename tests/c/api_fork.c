@@ -90,6 +90,13 @@ static void check_everything_is_forked(kv_store *store, kv_ticket ticket) {
 }
 
 /* A new store works in the child, its tickets and its larger sums too. */
+static void pass_gate(void *context, kv_ticket ticket, kv_status status) {
+    (void)ticket;
+    border_of_library();
+    CHECK(status == KV_OK);
+    gate_pass(context);
+}
+
 static void check_a_new_store_works(void) {
     enum { COUNT = 300000 };
     static float data[2][COUNT], got[COUNT];
@@ -100,12 +107,17 @@ static void check_a_new_store_works(void) {
                           kv_tensor_cpu(data[1], KV_F32, 1, shape)};
     kv_tensor out = kv_tensor_cpu(got, KV_F32, 1, shape);
     kv_ticket push = 0, pull = 0;
+    gate told = GATE_CLOSED;
+    told.open = 1;
     for (int i = 0; i < COUNT; i++) {
         data[0][i] = data[1][i] = (float)i;
     }
     CHECK_STATUS(kv_init(store, keys, values, 1), KV_OK);
     CHECK_STATUS(kv_push(store, keys, values, 2, 0, &push), KV_OK);
     CHECK_STATUS(kv_pull(store, keys, &out, 1, 0, &pull), KV_OK);
+    CHECK_STATUS(kv_on_done(store, pull, pass_gate, &told, NULL), KV_OK);
+    CHECK_STATUS(kv_on_done(store, push, pass_gate, &told, NULL), KV_OK);
+    gate_await(&told, 2);
     CHECK_STATUS(kv_wait(store, pull, WAIT_MS), KV_OK);
     CHECK_STATUS(kv_wait(store, push, WAIT_MS), KV_OK);
     int equal = 0;
@@ -157,6 +169,10 @@ static void a_fork_in_the_middle_of_work(const char *type) {
     CHECK_STATUS(kv_set_updater(store, add_behind_gate, &at, NULL), KV_OK);
     kv_ticket push = send_number(store, 1, &number, 0);
     kv_ticket pull = ask_number(store, 1, &got);
+    gate told = GATE_CLOSED;
+    told.open = 1;
+    /* The thread for this function is not in the child. */
+    CHECK_STATUS(kv_on_done(store, push, pass_gate, &told, NULL), KV_OK);
     gate_await(&at, 1);
     pid_t child = start_child(use_both, store, pull);
     reap(child);
@@ -165,6 +181,7 @@ static void a_fork_in_the_middle_of_work(const char *type) {
     CHECK_STATUS(kv_wait(store, pull, WAIT_MS), KV_OK);
     CHECK(got == 5);
     kv_free(store);
+    CHECK(told.arrived == 1);
 }
 
 typedef struct worker {
