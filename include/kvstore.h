@@ -585,9 +585,9 @@ kv_status kv_create(const char *type, const struct kv_config *config, struct kv_
  * Finishes all pending operations and closes the store; afterwards only kv_free() is of use.
  *
  * @param timeout_ms  how long to wait, -1 for ever, 0 not at all.
- * @return `KV_ERR_TIMEOUT`: operations are still at work, the store stays open. Any other error is
- *         the first failure of an operation that nobody waited for: the store is closed then.
- *         Closing a closed store succeeds.
+ * @return `KV_ERR_TIMEOUT`: operations, or functions of kv_on_done(), are still at work, the store
+ *         stays open. Any other error is the first failure of an operation that nobody waited for:
+ *         the store is closed then. Closing a closed store succeeds.
  *
  * Threads: any. Blocks: up to `timeout_ms`.
  */
@@ -607,11 +607,12 @@ void kv_abort(struct kv_store *store);
  * Frees the store and all its values. NULL does nothing.
  *
  * Pending operations are cancelled; the one at work is waited for, at most `timeout_ms` of the
- * store's options. When this returns, the updater's `drop` has run. Only if an operation is still
- * at work then (an updater that never returns), its part of the store is given up, not freed.
+ * store's options. When this returns, the updater's `drop` and the functions of kv_on_done() have
+ * run. Only if an operation is still at work then (an updater that never returns), its part of the
+ * store is given up, not freed.
  *
- * Threads: no other call with this store may be running. From inside an updater of the store it
- * does nothing but leave `KV_ERR_REENTRANT`'s text in kv_last_error().
+ * Threads: no other call with this store may be running. From inside an updater of the store, or a
+ * function of kv_on_done(), it does nothing but leave `KV_ERR_REENTRANT`'s text in kv_last_error().
  */
 void kv_free(struct kv_store *store);
 

@@ -1,7 +1,8 @@
 //! Who is told of the end of an operation: callbacks, and a list of ended operations with a descriptor
 //! that can be polled. Also called: completion queue.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
+use std::hash::BuildHasherDefault;
 use std::io::{Read, Write};
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::net::UnixStream;
@@ -10,8 +11,8 @@ use smallvec::SmallVec;
 
 use super::calls::{CallThread, DoneCall, DoneCallback};
 use super::outcome::Outcomes;
-use super::state::ByNumber;
 use crate::error::{Result, fail};
+use crate::local::table::KeyHasher;
 use crate::sys::sync::Arc;
 
 /// One registration of an operation.
@@ -22,7 +23,7 @@ pub(super) enum Listener {
 }
 
 pub(super) struct Listeners {
-    by_sequence: ByNumber<SmallVec<[Listener; 1]>>,
+    by_sequence: HashMap<u64, SmallVec<[Listener; 1]>, BuildHasherDefault<KeyHasher>>,
     pub(super) calls: Arc<CallThread>,
     pub(super) ended: EndedList,
 }
@@ -47,7 +48,7 @@ impl Listeners {
     /// Of the store with this serial number.
     pub(super) fn new(store: u64) -> Self {
         let calls = Arc::new(CallThread::new(store));
-        Self { by_sequence: ByNumber::default(), calls, ended: EndedList::default() }
+        Self { by_sequence: HashMap::default(), calls, ended: EndedList::default() }
     }
 
     /// Whether no operation is listened to: all that most programs ask.

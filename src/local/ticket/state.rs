@@ -17,7 +17,7 @@ use crate::search;
 use crate::sys::sync::{Arc, AtomicBool, Ordering};
 
 /// A map by numbers of operations or of keys.
-pub(super) type ByNumber<T> = HashMap<u64, T, BuildHasherDefault<KeyHasher>>;
+type ByNumber<T> = HashMap<u64, T, BuildHasherDefault<KeyHasher>>;
 
 pub(super) struct TicketState<W> {
     /// Number of the store, in all its tickets.
