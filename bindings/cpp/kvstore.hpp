@@ -497,7 +497,7 @@ struct Async {
 };
 inline constexpr Async async{0};
 
-/// Hears that an operation has ended: with its failure, or with nullptr. What it throws is lost. Calls
+/// Gets the failure of an operation that has ended, or nullptr. What it throws is lost. Calls
 /// on the store that could wait throw KV_ERR_REENTRANT inside of it. See kv_on_done().
 using DoneCallback = std::function<void(const Error* failure)>;
 

@@ -146,7 +146,7 @@ def test_a_wait_has_a_deadline_and_goes_on_after_it():
     run(program())
 
 
-def test_a_loop_that_is_closed_before_the_end_hears_nothing():
+def test_a_loop_that_is_closed_before_the_end_is_left_alone():
     going_on = threading.Event()
     kv = kvstore.create("local", threads=2)
     kv.init(3, np.ones(1, np.float32))

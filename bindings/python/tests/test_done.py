@@ -112,7 +112,7 @@ def test_a_function_queues_operations_and_must_not_wait(gated):
     going_on.set()
 
 
-def test_the_function_keeps_a_ticket_that_nobody_else_keeps(gated):
+def test_the_function_keeps_a_ticket_that_has_no_other_owner(gated):
     kv, going_on = gated
     told = Told()
     kv.push_async(1, one()).add_done_callback(told)
