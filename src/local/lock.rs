@@ -48,6 +48,12 @@ impl<T> KeyLock<T> {
         self.lock.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
+    /// Locks without a deadline a value that only a slice of a server has, whose threads take turns.
+    #[cfg(feature = "dist")]
+    pub(crate) fn own(&self) -> RwLockWriteGuard<'_, T> {
+        self.lock.write().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
     #[inline]
     pub(crate) fn try_read<'a>(&'a self, released: &'a Released) -> Option<ReadGuard<'a, T>> {
         self.in_passing(released, || self.lock.try_read())

@@ -2,6 +2,7 @@
 #![allow(unsafe_code, reason = "memory that callers lend is read here")]
 
 use std::mem::{self, ManuallyDrop, MaybeUninit};
+use std::ptr::NonNull;
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 use crate::error::Result;
@@ -76,31 +77,32 @@ impl BlockPool {
     /// Memory for this many bytes, whose content is undefined.
     pub(crate) fn take(&self, len: usize) -> Result<Buffer> {
         if !KEPT.contains(&len) {
-            return Buffer::fixed(len);
+            return Buffer::new(len);
         }
         // The part that a block does not write takes no memory.
         let size = len.next_power_of_two();
         let spare = self.spare.lock().take(size);
-        spare.map_or_else(|| Buffer::fixed(size), Ok)
+        spare.map_or_else(|| Buffer::new(size), Ok)
     }
 
     pub(crate) fn give_back(&self, buffer: Buffer) {
         self.spare.lock().keep(buffer);
     }
 
-    /// Makes a block of `len` bytes. Those that `fill` does not write are zero.
+    /// Makes a block of `len` bytes. Those that `fill` does not write are zero. Few bytes lie inside of the
+    /// allocation of the block.
     pub(crate) fn make(
         self: &Arc<Self>,
         len: usize,
         fill: impl FnOnce(&mut Unwritten<'_>),
     ) -> Result<Block> {
-        let buffer = self.take(len)?;
-        let start = buffer.as_ptr().cast::<MaybeUninit<u8>>();
-        // SAFETY: this many bytes are allocated, without another reference.
+        let block = self.wrap(self.take(len)?, len);
+        let start = block.0.start().cast::<MaybeUninit<u8>>();
+        // SAFETY: this many bytes are allocated, and the block has no other owner yet.
         let mut room = Unwritten::new(unsafe { std::slice::from_raw_parts_mut(start, len) });
         fill(&mut room);
         room.zeroed();
-        Ok(self.wrap(buffer, len))
+        Ok(block)
     }
 
     /// Makes a block that concatenates parts.
@@ -147,11 +149,20 @@ impl BlockPool {
     }
 }
 
+impl BlockMemory {
+    /// Where its bytes begin.
+    fn start(&self) -> *mut u8 {
+        self.buffer.as_ref().map_or_else(|| NonNull::dangling().as_ptr(), Buffer::as_ptr)
+    }
+}
+
 impl AsRef<[u8]> for BlockMemory {
     fn as_ref(&self) -> &[u8] {
-        let Some(buffer) = &self.buffer else { return &[] };
+        if self.buffer.is_none() {
+            return &[];
+        }
         // SAFETY: this many bytes are allocated and written, and the bytes of a block do not change.
-        unsafe { std::slice::from_raw_parts(buffer.as_ptr(), self.len) }
+        unsafe { std::slice::from_raw_parts(self.start(), self.len) }
     }
 }
 

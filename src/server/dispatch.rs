@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::slice_queue::{SliceQueue, SliceReply, SliceTask};
+use super::slice_queue::{SliceQueue, SliceReply, SliceTask, TaskList};
 use crate::codec::{self, Origin};
 use crate::error::{Result, fail};
 use crate::job::row_runs::KeyPartition;
@@ -15,6 +15,7 @@ use crate::local::merger::Handling;
 use crate::local::table::Slot;
 use crate::log::{Level, log};
 use crate::runtime::{Bytes, Driver, DriverHost, SpareLists};
+use crate::sys::sync::Mutex;
 use crate::tensor::{DType, element_count};
 
 use kvstore_protocol::{
@@ -30,13 +31,19 @@ const TOGETHER: usize = 192 << 10;
 /// Prefetch distance, in slices: workers mostly request slices in the order of their installation.
 const AHEAD: usize = 4;
 
+/// Maximum number of empty lists of tasks that are kept: as many slices may have tasks at a time.
+const MOST_LISTS: usize = 16_384;
+
 thread_local! {
     static SPARE: SpareLists<Arc<SliceQueue>> = const { SpareLists::new() };
     static REPLIES: SpareLists<SliceReply> = const { SpareLists::new() };
+    static LISTS: SpareLists<TaskList> = const { SpareLists::new() };
 }
 
 pub(super) struct ServerDispatch {
     local: Arc<Local>,
+    /// Lists that slices have given back.
+    lists: Mutex<Vec<TaskList>>,
 }
 
 /// Slices and settings of a server.
@@ -49,11 +56,20 @@ pub(super) struct DispatchState {
     handlings: BTreeMap<u64, Arc<Handling>>,
     /// Asynchronous mode: each push is merged on its own, under the newest setting.
     asynchronous: bool,
+    /// Empty lists for the tasks of slices.
+    lists: Vec<TaskList>,
 }
 
 impl ServerDispatch {
     pub(super) fn new(local: Arc<Local>) -> Self {
-        Self { local }
+        Self { local, lists: Mutex::default() }
+    }
+
+    /// Keeps lists for the next tasks.
+    fn keep(&self, lists: &mut Vec<TaskList>) {
+        let mut kept = self.lists.lock();
+        let room = MOST_LISTS.saturating_sub(kept.len());
+        kept.extend(lists.drain(..).take(room));
     }
 }
 
@@ -116,9 +132,9 @@ impl DispatchState {
                 return None;
             }
         };
-        let shard = self.shard(&name)?;
-        shard.post(job);
-        Some(Arc::clone(shard))
+        let shard = Arc::clone(self.shard(&name)?);
+        shard.post(job, || self.lists.pop().unwrap_or_default());
+        Some(shard)
     }
 
     /// The worker that sends a setting has validated it.
@@ -157,7 +173,11 @@ impl DriverHost for ServerDispatch {
         todo: &mut Vec<Arc<SliceQueue>>,
     ) {
         state.asynchronous = node.limits().mode != Mode::Sync;
-        for action in node.part.actions() {
+        let actions = node.part.actions();
+        if state.lists.len() < actions.len() {
+            state.lists.append(&mut self.lists.lock());
+        }
+        for action in actions {
             if let Some(shard) = state.enter(action)
                 && !todo.last().is_some_and(|last| Arc::ptr_eq(last, &shard))
             {
@@ -168,17 +188,20 @@ impl DriverHost for ServerDispatch {
 
     fn carry_out(&self, driver: &Arc<Driver<Self>>, mut todo: Vec<Arc<SliceQueue>>) {
         let (mut replies, mut bytes) = (SpareLists::take(&REPLIES), 0);
+        let mut lists = SpareLists::take(&LISTS);
         for shard in todo.drain(..) {
-            shard.work(&self.local, &driver.tracer, &driver.blocks, &mut |reply| {
+            lists.extend(shard.work(&self.local, &driver.tracer, &driver.blocks, &mut |reply| {
                 replies.push(reply);
                 bytes += shard.bytes();
-            });
+            }));
             if bytes > TOGETHER {
                 reply(driver, &mut replies);
                 bytes = 0;
             }
         }
+        self.keep(&mut lists);
         reply(driver, &mut replies);
+        SpareLists::keep(&LISTS, lists);
         SpareLists::keep(&REPLIES, replies);
         SpareLists::keep(&SPARE, todo);
     }
@@ -215,5 +238,6 @@ fn shard_of(name: SliceName, place: &Placement) -> Result<SliceQueue> {
     };
     let count = element_count(&shape).ok_or_else(unknown)?;
     let block = start / dtype.size() as u64 / codec::BLOCK as u64;
-    SliceQueue::new(Slot::new(key, 0, dtype, &shape, count)?, name.slice, block, whole)
+    let slot = Slot::new(key, 0, dtype, &shape, count)?;
+    Ok(SliceQueue::new(slot, name.slice, block, whole))
 }

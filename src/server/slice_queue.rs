@@ -55,17 +55,20 @@ pub(super) struct SliceQueue {
     round: AtomicU64,
 }
 
+/// Tasks of one slice. Lists are lent to slices that have tasks.
+pub(super) type TaskList = Box<VecDeque<SliceTask>>;
+
 #[derive(Default)]
 struct TaskQueue {
-    jobs: VecDeque<SliceTask>,
+    jobs: Option<TaskList>,
     /// A worker thread drains the queue, and checks it again before it stops.
     busy: bool,
 }
 
 impl SliceQueue {
-    pub(super) fn new(slot: Slot, slice: u32, block: u64, whole: bool) -> Result<Self> {
-        let (queue, state) = (Mutex::default(), Mutex::new(SliceValue::new()?));
-        Ok(Self { slot, slice, block, whole, queue, state, round: AtomicU64::new(0) })
+    pub(super) fn new(slot: Slot, slice: u32, block: u64, whole: bool) -> Self {
+        let (queue, state) = (Mutex::default(), Mutex::default());
+        Self { slot, slice, block, whole, queue, state, round: AtomicU64::new(0) }
     }
 
     /// Begins the span of a task; the span ends when the returned guard is dropped.
@@ -98,23 +101,24 @@ impl SliceQueue {
         self.slot.bytes()
     }
 
-    pub(super) fn post(&self, job: SliceTask) {
-        self.queue.lock().jobs.push_back(job);
+    /// Queues a task; `list` gives an empty list if the slice has none.
+    pub(super) fn post(&self, job: SliceTask, list: impl FnOnce() -> TaskList) {
+        self.queue.lock().jobs.get_or_insert_with(list).push_back(job);
     }
 
-    /// Runs the queued tasks, unless another thread already does.
+    /// Runs the queued tasks, unless another thread already does; gives their list, which is empty then.
     pub(super) fn work(
         &self,
         local: &Local,
         tracer: &Tracer,
         blocks: &Arc<BlockPool>,
         reply: &mut dyn FnMut(SliceReply),
-    ) {
+    ) -> Option<TaskList> {
         let mut queue = self.queue.lock();
         if std::mem::replace(&mut queue.busy, true) {
-            return;
+            return None;
         }
-        while let Some(job) = queue.jobs.pop_front() {
+        while let Some(job) = queue.jobs.as_mut().and_then(|jobs| jobs.pop_front()) {
             drop(queue);
             // A subscriber may run code of the program when the span begins and ends: nothing is locked.
             let span = self.begin(&job, tracer);
@@ -123,13 +127,14 @@ impl SliceQueue {
             queue = self.queue.lock();
         }
         queue.busy = false;
+        queue.jobs.take()
     }
 
     fn one(&self, job: SliceTask, of: SliceContext<'_>, reply: &mut dyn FnMut(SliceReply)) {
         of.local.fault("slice");
         let mut state = self.state.lock();
         let result = match job {
-            SliceTask::Install(data) => state.install(data, of.blocks),
+            SliceTask::Install(data) => state.install(of, data),
             SliceTask::Restore(data, handling) => state.restore(of, &data, &handling),
             SliceTask::Add { first, rows: true, data, .. } => {
                 state.begin(first);
@@ -141,13 +146,13 @@ impl SliceQueue {
                 let added = decode(of, data, Origin { round, ..origin }, handling)
                     .and_then(|data| state.add(of, first, data));
                 if let Err(error) = added {
-                    state.lost.get_or_insert(error);
+                    state.lose(error);
                 }
                 Ok(())
             }
             SliceTask::Close(handling) => {
-                state.failure = None;
-                match state.lost.take() {
+                state.set_failure(None);
+                match state.take_lost() {
                     Some(error) => Err(error),
                     None => {
                         self.check_whole(&handling.merger).and_then(|()| state.close(of, &handling))
@@ -168,7 +173,7 @@ impl SliceQueue {
             };
             let text = format!("on the server: {key}: {}", error.message());
             crate::log::log(crate::Level::Error, || text.clone());
-            state.failure = Some(Failure::new(reason, text));
+            state.set_failure(Some(Failure::new(reason, text)));
         }
     }
 
@@ -216,30 +221,34 @@ mod tests {
         let bytes =
             |value: u8| Bytes::of_block(blocks.make(16, |room| room.zeroed().fill(value)).unwrap());
         let slot = Slot::new(Key::from(1u64), 0, DType::U8, &[16], 16).unwrap();
-        let shard = SliceQueue::new(slot, 0, 0, true).unwrap();
+        let shard = SliceQueue::new(slot, 0, 0, true);
+        let post = |job| shard.post(job, TaskList::default);
         let plain = Arc::new(Handling::PLAIN);
         let add = |first, data, handling| {
             let origin = Origin { key: 1, rank: 0, round: 0, block: 0 };
             SliceTask::Add { first, rows: false, data, origin, handling }
         };
-        shard.post(SliceTask::Install(bytes(1)));
-        shard.post(add(true, bytes(2), None));
+        post(SliceTask::Install(bytes(1)));
+        post(add(true, bytes(2), None));
         // An encoded contribution without a codec in force.
-        shard.post(add(false, bytes(3), Some(Arc::clone(&plain))));
-        shard.post(SliceTask::Close(Arc::clone(&plain)));
+        post(add(false, bytes(3), Some(Arc::clone(&plain))));
+        post(SliceTask::Close(Arc::clone(&plain)));
         let tracer = Tracer::new(None, std::time::Instant::now());
-        let work = || shard.work(&local, &tracer, &blocks, &mut |_| panic!("nobody asks"));
+        let work = || {
+            let list = shard.work(&local, &tracer, &blocks, &mut |_| panic!("an answer"));
+            assert!(list.is_some_and(|list| list.is_empty()));
+        };
         work();
         let stored = || {
             let mut state = shard.state.lock();
             state.share(&shard.slot, &blocks).unwrap().bytes().to_vec()
         };
-        assert!(shard.state.lock().failure.is_some(), "the round has failed");
+        assert!(shard.state.lock().failure().is_some(), "the round has failed");
         assert_eq!(stored(), [1; 16], "and nothing of it is merged");
-        shard.post(add(true, bytes(4), None));
-        shard.post(SliceTask::Close(plain));
+        post(add(true, bytes(4), None));
+        post(SliceTask::Close(plain));
         work();
-        assert!(shard.state.lock().failure.is_none(), "the next one is as good as any");
+        assert!(shard.state.lock().failure().is_none(), "the next one is as good as any");
         assert_eq!(stored(), [4; 16]);
     }
 }

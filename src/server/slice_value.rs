@@ -14,10 +14,10 @@ use crate::local::Local;
 use crate::local::apply::{CallLimits, KeyPush};
 use crate::local::merger::{Handling, Merger};
 use crate::local::plan::RowsOf;
-use crate::local::table::{Slot, Value};
+use crate::local::table::Slot;
 use crate::runtime::{Block, BlockPool, Bytes};
 use crate::sys::DefaultFloats;
-use crate::tensor::{Array, Buffer, DType, Lent};
+use crate::tensor::{Array, Buffer, DType, INSIDE, Lent};
 use kvstore_protocol::{Data as _, Failure, Reason};
 
 /// The slice as a key of its own, and the store and the memory of its server.
@@ -28,20 +28,29 @@ pub(super) struct SliceContext<'a> {
     pub(super) blocks: &'a Arc<BlockPool>,
 }
 
-/// State of one slice.
+/// State of one slice, beside the value in its slot. Fields that most slices do not need are behind a
+/// pointer: a job may have very many small keys.
+#[derive(Default)]
 pub(super) struct SliceValue {
-    value: Value,
-    /// Snapshot of the stored value while messages refer to it; `value.buffer` is empty then.
+    /// Snapshot of the stored value while messages refer to it; the buffer of the slot is empty then. Small
+    /// values are copied instead.
     shared: Option<Block>,
+    /// Last contribution to the open round.
+    last: Option<Bytes>,
+    extras: Option<Box<SliceExtras>>,
+}
+
+/// Rare state of a slice.
+#[derive(Default)]
+struct SliceExtras {
     /// Sum of the contributions to the open round, except the last.
     sum: Option<SliceSum>,
-    last: Option<Bytes>,
     /// Contributions of a round in which a worker pushes rows, in order.
     pieces: Vec<StagedPush>,
     /// Why a contribution to the open round could not be added.
-    pub(super) lost: Option<Error>,
+    lost: Option<Error>,
     /// Why the last round was not merged.
-    pub(super) failure: Option<Failure>,
+    failure: Option<Failure>,
     /// Residuals of codecs that workers have deposited, by rank.
     laid: BTreeMap<u32, Bytes>,
     /// Pushes to count for the codec of a rank beyond those of this key generation, modulo 2^64.
@@ -62,29 +71,50 @@ struct SliceSum {
 }
 
 impl SliceValue {
-    pub(super) fn new() -> Result<Self> {
-        let value = Value::new(Buffer::new(0)?);
-        Ok(Self {
-            value,
-            shared: None,
-            sum: None,
-            last: None,
-            pieces: Vec::new(),
-            lost: None,
-            failure: None,
-            laid: BTreeMap::new(),
-            ahead: BTreeMap::new(),
-        })
+    fn extras_mut(&mut self) -> &mut SliceExtras {
+        self.extras.get_or_insert_default()
+    }
+
+    fn take_sum(&mut self) -> Option<SliceSum> {
+        self.extras.as_mut()?.sum.take()
+    }
+
+    fn has_pieces(&self) -> bool {
+        self.extras.as_ref().is_some_and(|extras| !extras.pieces.is_empty())
+    }
+
+    /// Records why a contribution to the open round could not be added.
+    pub(super) fn lose(&mut self, error: Error) {
+        self.extras_mut().lost.get_or_insert(error);
+    }
+
+    /// Why the open round cannot be merged, once.
+    pub(super) fn take_lost(&mut self) -> Option<Error> {
+        self.extras.as_mut()?.lost.take()
+    }
+
+    /// Records why the last round was not merged; None if it was.
+    pub(super) fn set_failure(&mut self, failure: Option<Failure>) {
+        if failure.is_some() || self.extras.is_some() {
+            self.extras_mut().failure = failure;
+        }
+    }
+
+    /// Why the last round was not merged.
+    pub(super) fn failure(&self) -> Option<&Failure> {
+        self.extras.as_ref()?.failure.as_ref()
     }
 
     /// Pushes to count for the codec of a worker beyond those of this key generation.
     pub(super) fn ahead(&self, rank: u64) -> u64 {
-        let ahead = u32::try_from(rank).ok().and_then(|rank| self.ahead.get(&rank));
+        let Some(extras) = &self.extras else { return 0 };
+        let ahead = u32::try_from(rank).ok().and_then(|rank| extras.ahead.get(&rank));
         ahead.copied().unwrap_or(0)
     }
 
-    pub(super) fn install(&mut self, data: Bytes, blocks: &Arc<BlockPool>) -> Result<()> {
-        self.value.buffer = own(data, blocks)?;
+    pub(super) fn install(&mut self, of: SliceContext<'_>, data: Bytes) -> Result<()> {
+        of.slot.value.own().buffer = own(data, of.blocks)?;
+        self.shared = None;
         Ok(())
     }
 
@@ -97,8 +127,8 @@ impl SliceValue {
     ) -> Result<()> {
         let read = |bytes: &[u8]| match StateUpdate::read(bytes, of.slot)? {
             (StateUpdate::State, state) => {
-                let (merger, value) = (&handling.merger, &mut self.value);
-                let restored = slice_state::restore(of.slot, value, state, merger, of.blocks);
+                let (merger, mut value) = (&handling.merger, of.slot.value.own());
+                let restored = slice_state::restore(of.slot, &mut value, state, merger, of.blocks);
                 if restored.is_ok() {
                     self.shared = None;
                 }
@@ -106,15 +136,15 @@ impl SliceValue {
             }
             (StateUpdate::Laid { rank, .. }, deposit) => {
                 let len = deposit.len() as u64;
-                self.laid.insert(rank, data.part(data.len() - len, len));
+                self.extras_mut().laid.insert(rank, data.part(data.len() - len, len));
                 Ok(())
             }
             (StateUpdate::Taken { rank }, _) => {
-                self.laid.remove(&rank);
+                self.extras_mut().laid.remove(&rank);
                 Ok(())
             }
             (StateUpdate::Ahead { rank, ahead }, _) => {
-                self.ahead.insert(rank, ahead);
+                self.extras_mut().ahead.insert(rank, ahead);
                 Ok(())
             }
         };
@@ -124,7 +154,8 @@ impl SliceValue {
     /// Deposited residual of a worker; empty if there is none.
     fn laid(&self, rank: &[u8], blocks: &Arc<BlockPool>) -> Result<Bytes> {
         let rank = rank.first_chunk().map(|rank| u32::from_le_bytes(*rank));
-        match rank.and_then(|rank| self.laid.get(&rank)) {
+        let laid = self.extras.as_ref().map(|extras| &extras.laid);
+        match rank.and_then(|rank| laid?.get(&rank)) {
             Some(laid) => Ok(laid.clone()),
             None => Ok(Bytes::of_block(blocks.join(&[])?)),
         }
@@ -132,47 +163,47 @@ impl SliceValue {
 
     /// Begins a round.
     pub(super) fn begin(&mut self, first: bool) {
-        if first {
-            self.sum = None;
-            self.last = None;
-            self.pieces.clear();
+        if !first {
+            return;
+        }
+        self.last = None;
+        if let Some(extras) = &mut self.extras {
+            extras.sum = None;
+            extras.pieces.clear();
         }
     }
 
     /// Adds a contribution to single rows; earlier contributions are kept unsummed.
     pub(super) fn add_rows(&mut self, data: Bytes) {
-        self.pieces.extend(self.sum.take().map(StagedPush::Sum));
-        self.pieces.extend(self.last.take().map(StagedPush::Whole));
-        self.pieces.push(StagedPush::Rows(data));
+        let last = self.last.take().map(StagedPush::Whole);
+        let extras = self.extras_mut();
+        extras.pieces.extend(extras.sum.take().map(StagedPush::Sum).into_iter().chain(last));
+        extras.pieces.push(StagedPush::Rows(data));
     }
 
     /// Adds a contribution after the earlier ones.
     pub(super) fn add(&mut self, of: SliceContext<'_>, first: bool, data: Bytes) -> Result<()> {
         self.begin(first);
-        if !self.pieces.is_empty() {
-            self.pieces.push(StagedPush::Whole(data));
+        if self.has_pieces() {
+            self.extras_mut().pieces.push(StagedPush::Whole(data));
             return Ok(());
         }
         let Some(before) = self.last.replace(data) else { return Ok(()) };
-        self.sum = Some(fold(of, self.sum.take(), &before)?);
+        let extras = self.extras_mut();
+        extras.sum = Some(fold(of, extras.sum.take(), &before)?);
         Ok(())
     }
 
     /// Merges the sum of the round into the stored value.
     pub(super) fn close(&mut self, of: SliceContext<'_>, handling: &Handling) -> Result<()> {
-        if !self.pieces.is_empty() {
+        if self.has_pieces() {
             return self.close_rows(of, handling);
         }
         let SliceContext { slot, blocks, .. } = of;
         let Some(last) = self.last.take() else { return Ok(()) };
-        let sum = self.sum.take();
+        let sum = self.take_sum();
         if let (Merger::Assign, None) = (&handling.merger, &sum) {
-            // The only contribution becomes the value without a copy.
-            let fresh = whole(last, blocks)?;
-            let old = std::mem::replace(&mut self.value.buffer, Buffer::new(0)?);
-            blocks.give_back(old);
-            self.shared = Some(fresh);
-            return Ok(());
+            return self.replace(of, last);
         }
         self.take_back(of, !matches!(handling.merger, Merger::Assign))?;
         let sum = match sum {
@@ -189,7 +220,7 @@ impl SliceValue {
                 Some(sum) if rounded => smallvec![sum],
                 so_far => so_far.into_iter().chain([newest]).collect(),
             };
-            self.merge(of, &values, &handling.merger)
+            merge(of, &values, &handling.merger)
         });
         if let Some(sum) = sum {
             blocks.give_back(sum.buffer);
@@ -197,10 +228,22 @@ impl SliceValue {
         merged.unwrap_or(Ok(()))
     }
 
+    /// The only contribution becomes the value, without a copy unless it is small.
+    fn replace(&mut self, of: SliceContext<'_>, last: Bytes) -> Result<()> {
+        if is_small(of.slot) {
+            return self.install(of, last);
+        }
+        let fresh = whole(last, of.blocks)?;
+        let old = std::mem::replace(&mut of.slot.value.own().buffer, Buffer::new(0)?);
+        of.blocks.give_back(old);
+        self.shared = Some(fresh);
+        Ok(())
+    }
+
     /// Merges a round of rows.
     fn close_rows(&mut self, of: SliceContext<'_>, handling: &Handling) -> Result<()> {
         let SliceContext { slot, local, .. } = of;
-        let pieces = std::mem::take(&mut self.pieces);
+        let pieces = std::mem::take(&mut self.extras_mut().pieces);
         // A merge of some rows needs the stored content.
         self.take_back(of, true)?;
         let units = slot.rows();
@@ -223,17 +266,10 @@ impl SliceValue {
         let shape = [i64::MAX];
         let pushed = parts.iter().map(|(ids, lent)| RowsOf { lent, shape: &shape, ids });
         as_push(slot, &[], |push| {
-            local.applier.merge_pushed_rows(push, pushed, &mut self.value, &handling.merger)
+            let value = &mut slot.value.own();
+            local.applier.merge_pushed_rows(push, pushed, value, &handling.merger)
         })
         .map(|_| ())
-    }
-
-    fn merge(&mut self, of: SliceContext<'_>, values: &[Lent], merger: &Merger) -> Result<()> {
-        let ours = !matches!(merger, Merger::Updater(_));
-        let _floats = ours.then(DefaultFloats::enter);
-        let applier = &of.local.applier;
-        as_push(of.slot, values, |push| applier.merge(push, merger, &mut self.value, None))
-            .map(|_| ())
     }
 
     /// Makes the stored value exclusively owned again, for a change in place; `content` keeps the stored
@@ -241,7 +277,7 @@ impl SliceValue {
     fn take_back(&mut self, of: SliceContext<'_>, content: bool) -> Result<()> {
         let Some(shared) = self.shared.take() else { return Ok(()) };
         match shared.into_buffer() {
-            Ok(buffer) => self.value.buffer = buffer,
+            Ok(buffer) => of.slot.value.own().buffer = buffer,
             Err(shared) => {
                 // Messages still refer to the block. It remains the value if there is no memory for another.
                 let fresh = if content {
@@ -250,7 +286,7 @@ impl SliceValue {
                     of.blocks.take(of.slot.bytes())
                 };
                 match fresh {
-                    Ok(buffer) => self.value.buffer = buffer,
+                    Ok(buffer) => of.slot.value.own().buffer = buffer,
                     Err(error) => {
                         self.shared = Some(shared);
                         return Err(error);
@@ -268,7 +304,7 @@ impl SliceValue {
         wanted: &[u8],
         handling: Option<&Handling>,
     ) -> std::result::Result<Bytes, Failure> {
-        if let Some(failure) = self.failure.as_ref().filter(|_| wanted != [WANT_VALUE]) {
+        if let Some(failure) = self.failure().filter(|_| wanted != [WANT_VALUE]) {
             return Err(failure.clone());
         }
         let failed = |error: Error| Failure::new(Reason::Invalid, error.message());
@@ -280,23 +316,40 @@ impl SliceValue {
             Some((&WANT_STATE, _)) => {
                 // State of an earlier rule is dropped: no later push reads it.
                 let merger = handling.map_or(&Merger::Assign, |it| &it.merger);
-                slice_state::encode(&self.value, shared.bytes(), merger, blocks)
+                slice_state::encode(&slot.value.own(), shared.bytes(), merger, blocks)
             }
             Some(_) => Err(fail!(InvalidArgument, "the pull wants what no server has")),
         };
         block.map(Bytes::of_block).map_err(failed)
     }
 
-    /// Shares the stored value with messages until the next change (also: copy on write).
+    /// Shares the stored value with messages until the next change (also: copy on write). A small one is
+    /// copied, so that it takes no memory beside its slot.
     pub(super) fn share(&mut self, slot: &Slot, blocks: &Arc<BlockPool>) -> Result<Block> {
         if let Some(shared) = &self.shared {
             return Ok(shared.clone());
         }
-        let buffer = std::mem::replace(&mut self.value.buffer, Buffer::new(0)?);
+        let stored = &mut slot.value.own().buffer;
+        if is_small(slot) {
+            return blocks.join(&[stored.bytes()]);
+        }
+        let buffer = std::mem::replace(stored, Buffer::new(0)?);
         let shared = blocks.wrap(buffer, slot.bytes());
         self.shared = Some(shared.clone());
         Ok(shared)
     }
+}
+
+/// Whether the value of a slice lies inside of its slot.
+fn is_small(slot: &Slot) -> bool {
+    slot.bytes() <= INSIDE
+}
+
+fn merge(of: SliceContext<'_>, values: &[Lent], merger: &Merger) -> Result<()> {
+    let ours = !matches!(merger, Merger::Updater(_));
+    let _floats = ours.then(DefaultFloats::enter);
+    let (applier, value) = (&of.local.applier, &mut of.slot.value.own());
+    as_push(of.slot, values, |push| applier.merge(push, merger, value, None)).map(|_| ())
 }
 
 /// Adds a contribution to the sum before it, if there is one, in memory of its own.

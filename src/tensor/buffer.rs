@@ -13,7 +13,7 @@ use crate::sys;
 pub(crate) const LINE: usize = 64;
 
 /// Maximum size of a buffer without an allocation.
-const INSIDE: usize = 64;
+pub(crate) const INSIDE: usize = 64;
 
 /// Addresses that are equal modulo this share a set of the first-level cache, which holds about
 /// eight of them. Large arrays from `malloc` all do: a pass over nine of them in step finds none of

@@ -19,6 +19,8 @@ mod spec;
 mod view;
 
 pub(crate) use array::Array;
+#[cfg(feature = "dist")]
+pub(crate) use buffer::INSIDE;
 pub(crate) use buffer::{Buffer, LINE, PageOffset};
 #[cfg(feature = "cuda")]
 pub use device_slice::DeviceSlice;
