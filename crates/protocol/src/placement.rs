@@ -1,11 +1,39 @@
 //! Placement of slices on servers (also: sharding, partitioning).
 
+use std::collections::VecDeque;
+use std::sync::Arc;
+
 use super::message::{KeySpec, Placement};
 
 /// Maximum slices of a key: all of them are placed, and sent in one message.
 pub(super) const MOST_SLICES: u32 = 1 << 22;
 /// Maximum bytes of a key, so that sums over keys do not overflow.
 const MOST_BYTES: u64 = 1 << 44;
+
+/// Maximum placements that are compared with a new one.
+const MOST_RECENT: usize = 8;
+
+/// Placements of recent keys (also: interning): keys of one shape on one server share theirs, as a job may
+/// have very many small keys.
+#[derive(Debug, Default)]
+pub(super) struct SharedPlaces(VecDeque<Arc<Placement>>);
+
+impl SharedPlaces {
+    /// A placement, in the memory of an equal one if there is one.
+    pub(super) fn share(&mut self, place: Arc<Placement>) -> Arc<Placement> {
+        if let Some(known) = self.0.iter().find(|known| **known == place) {
+            return Arc::clone(known);
+        }
+        // A long list of servers is neither compared with others nor kept.
+        if place.servers.len() == 1 {
+            if self.0.len() == MOST_RECENT {
+                self.0.pop_back();
+            }
+            self.0.push_front(Arc::clone(&place));
+        }
+        place
+    }
+}
 
 /// Places keys on servers by size, in the order of their init (also: greedy bin packing).
 ///

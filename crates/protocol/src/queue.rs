@@ -7,8 +7,9 @@ use foldhash::HashMap;
 use super::job::DeliveryToken;
 use super::message::Message;
 
-/// Maximum empty levels whose memory is kept.
+/// Maximum empty levels whose memory is kept, and of the messages of each.
 const KEPT: usize = 4;
+const KEPT_MESSAGES: usize = 16_384;
 
 #[derive(Debug)]
 pub(super) struct QueuedMessage<D> {
@@ -127,7 +128,8 @@ impl<D> SendQueue<D> {
         let queued = level.get_mut().pop_front()?;
         self.len -= 1;
         if level.get().is_empty() {
-            let level = level.remove();
+            let mut level = level.remove();
+            level.shrink_to(KEPT_MESSAGES);
             if self.spare.len() < KEPT {
                 self.spare.push(level);
             }

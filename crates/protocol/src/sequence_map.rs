@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, VecDeque};
 
 /// Maximum empty places, beside one for each entry, before the first entry moves to the map of old ones.
 const SPARSE: usize = 1_024;
+/// Maximum number of places whose memory an empty map keeps.
+const MOST_KEPT: usize = 16_384;
 
 /// A map whose numbers are inserted in ascending order and mostly removed in it. Entries are in the order of
 /// their numbers in memory: when answers arrive in the order of their requests, the processor has prefetched
@@ -49,6 +51,9 @@ impl<T> SequenceMap<T> {
                 self.taken -= 1;
             }
             self.first += 1;
+        }
+        if self.places.is_empty() {
+            self.places.shrink_to(MOST_KEPT);
         }
     }
 

@@ -88,12 +88,7 @@ pub fn is_at(head: &Header, linked: Option<(&str, u64)>, from: &str) -> bool {
 /// Whether a message leaves the job as it is.
 fn only_reads<D: Data>(message: &Message<D>) -> bool {
     match message.head.kind {
-        MessageKind::Bundle => {
-            let may = |part: &Message<D>| {
-                matches!(part.head.kind, MessageKind::Pull | MessageKind::Unknown(_))
-            };
-            message.parts().iter().all(may)
-        }
+        MessageKind::Bundle => message.parts().iter().all(only_reads),
         // A reader announces that it makes no pushes; rounds would wait for any other number.
         MessageKind::Done => message.head.round == 0,
         MessageKind::Alive
@@ -210,25 +205,27 @@ mod tests {
             kept(READER, MessageKind::Declare, makes.clone()).unwrap_err(),
             AdmissionError::Changes
         );
-        assert!(kept(READER, MessageKind::Declare, asks).is_ok());
-        assert!(kept(WORKER, MessageKind::Declare, makes).is_ok());
+        assert!(kept(READER, MessageKind::Declare, asks.clone()).is_ok());
+        assert!(kept(WORKER, MessageKind::Declare, makes.clone()).is_ok());
         for kind in MessageKind::ALL.iter().filter(|kind| kind.carries_data()) {
             assert!(kept(READER, *kind, Vec::new()).is_err(), "{kind:?}");
         }
         // A kind of a later release has no effect, and its stream goes on.
         let unknown = MessageKind::Unknown(40);
         assert!(kept(READER, unknown, vec![1]).is_ok());
-        for (other, allowed) in [
-            (MessageKind::Pull, true),
-            (unknown, true),
-            (MessageKind::Push, false),
-            (MessageKind::Declare, false),
-        ] {
-            let parts =
-                [MessageKind::Pull, other].map(|kind| Message::<Bytes>::new(kind, Vec::new()));
-            let mut bundle = Message::bundle(parts.into());
+        let others = [
+            (Message::<Bytes>::new(MessageKind::Declare, makes), false),
+            (Message::new(MessageKind::Declare, asks), true),
+            (Message::new(unknown, Vec::new()), true),
+        ];
+        let kinds = [MessageKind::Pull, MessageKind::Push, MessageKind::Init, MessageKind::Remove];
+        let kinds = kinds.map(|kind| (Message::new(kind, Vec::new()), kind == MessageKind::Pull));
+        for (other, allowed) in others.into_iter().chain(kinds) {
+            let text = format!("{other:?}");
+            let pull = Message::new(MessageKind::Pull, Vec::new());
+            let mut bundle = Message::bundle(vec![pull, other]);
             (bundle.head.role, bundle.head.rank) = (Role::Worker, 1);
-            assert_eq!(READER.admit("here", &mut bundle).is_ok(), allowed, "{other:?}");
+            assert_eq!(READER.admit("here", &mut bundle).is_ok(), allowed, "{text}");
         }
         for (round, allowed) in [(0, true), (1, false), (u64::MAX, false)] {
             let mut done = Message::<Bytes>::of_key(MessageKind::Done, 3, 1, Vec::new());

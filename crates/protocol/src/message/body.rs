@@ -1,6 +1,7 @@
 //! Fields of control messages (also: control plane payloads).
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use super::fields::{Field, FieldReader, codes, put_sized, record};
 use super::terms::Terms;
@@ -312,7 +313,7 @@ impl Proposal {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Decision {
     /// The placement of a key.
-    Key(Placement),
+    Key(Arc<Placement>),
     /// The decided setting; empty if it is the receiver's.
     Setting(Vec<u8>),
 }

@@ -12,6 +12,8 @@ use crate::job::Data;
 
 /// Maximum messages of a bundle.
 pub(crate) const MOST_PARTS: usize = 64;
+/// A bundle with more messages has memory for all of them.
+const FEW_PARTS: usize = 4;
 /// Maximum payload bytes of the messages of a bundle.
 pub(crate) const MOST_BYTES: u64 = 64 << 10;
 /// Payload bytes from which on a message is sent alone.
@@ -55,6 +57,9 @@ impl<D: Data> BundleParts<D> {
 
     /// Appends a message.
     pub fn push(&mut self, part: Message<D>) {
+        if self.messages.len() == FEW_PARTS {
+            self.messages.reserve_exact(MOST_PARTS - FEW_PARTS);
+        }
         self.bytes += (ENTRY + extensions::len(&part.head)) as u64 + part.body.len();
         self.messages.push(part);
     }
@@ -132,7 +137,22 @@ pub struct BundleEntry {
 impl MessageKind {
     /// Whether messages of this kind may be parts of a bundle. Later releases may bundle other ones.
     fn is_bundled(self) -> bool {
-        matches!(self, Self::Push | Self::Pull | Self::Value | Self::Unknown(_))
+        matches!(
+            self,
+            Self::Push
+                | Self::Pull
+                | Self::Value
+                | Self::Offer
+                | Self::Grant
+                | Self::Declare
+                | Self::Place
+                | Self::Describe
+                | Self::Init
+                | Self::Ready
+                | Self::Remove
+                | Self::Removed
+                | Self::Unknown(_)
+        )
     }
 }
 
@@ -160,7 +180,7 @@ impl<D: Data> Message<D> {
         self.head.kind.is_bundled() && self.body.len() < MOST_EACH
     }
 
-    /// A bundle of messages: pushes, pulls and values, each below 16 KiB, at most 64 of them and 64 KiB.
+    /// A bundle of messages about keys and their values, each below 16 KiB, at most 64 of them and 64 KiB.
     #[must_use]
     pub fn bundle(parts: Vec<Self>) -> Self {
         let mut all = BundleParts::default();

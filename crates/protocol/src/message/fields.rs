@@ -3,6 +3,9 @@
 
 use crate::job::{Peer, Role};
 
+/// Bytes of the payload of most control messages, at most: they are written without moving.
+const MOST_USUAL: usize = 64;
+
 /// A type of a field, or of a whole payload.
 pub(crate) trait Field: Sized {
     /// Minimum bytes of a value, by which a list is bounded.
@@ -14,7 +17,7 @@ pub(crate) trait Field: Sized {
 
     /// The bytes of a payload that is this value.
     fn encode(&self) -> Vec<u8> {
-        let mut out = Vec::new();
+        let mut out = Vec::with_capacity(MOST_USUAL);
         self.put(&mut out);
         out
     }

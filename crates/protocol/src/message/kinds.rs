@@ -291,7 +291,7 @@ messages! {
     /// A request failed.
     Failed { key: u64, generation: u32, slice: u32, request: u64, => failure: Failure }
     /// Shape, dtype and placement of a key, for a server that will hold slices of it.
-    Describe { key: u64, generation: u32, => place: Placement } [
+    Describe { key: u64, generation: u32, => place: Arc<Placement> } [
         generation == 0 => NO_GENERATION,
     ]
     /// Value and state of a slice, from a checkpoint.

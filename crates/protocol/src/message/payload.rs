@@ -97,8 +97,8 @@ fields! {
     Book: "its address book cannot be read", Book::decode, Book::encode;
     Look: "its query cannot be read", Look::decode, |look: &Look| look.encode(0);
     Box<JobView>: "its state of the job cannot be read", Field::decode, Field::encode;
-    Placement: "its placement cannot be read, or does not make up the key",
-        Placement::decode, Placement::encode;
+    Arc<Placement>: "its placement cannot be read, or does not make up the key",
+        |fields: &[u8]| Placement::decode(fields).map(Arc::new), |place: &Self| place.encode();
     ExitNotice: "its word on an end cannot be read", Field::decode, ExitNotice::encode;
     (Peer, u64): "the accused member cannot be read", Field::decode, Field::encode;
     Vec<Peer>: "its list of members cannot be read", Field::decode, Field::encode;
@@ -152,7 +152,9 @@ impl<D> Payload<D> for Decision {
             return Ok(Self::Setting(fields));
         }
         let place = Placement::decode(&fields);
-        place.map(Self::Key).ok_or("its placement cannot be read, or does not make up the key")
+        place
+            .map(|place| Self::Key(Arc::new(place)))
+            .ok_or("its placement cannot be read, or does not make up the key")
     }
 
     fn put(self) -> Body<D> {

@@ -1,7 +1,5 @@
 //! Agreement (also: leader-decided consensus): all ranks propose a content, the lowest living rank decides.
 
-use std::collections::BTreeMap;
-
 use crate::bit_set::BitSet;
 
 /// Proposed of one rank: the number of its request, and the content.
@@ -25,13 +23,14 @@ enum AgreementStage {
 #[derive(Debug)]
 pub(super) struct Agreement<V> {
     stage: AgreementStage,
-    waiting: BTreeMap<u32, Proposed<V>>,
+    /// By rank, ascending.
+    waiting: Vec<Proposed<V>>,
     had: BitSet,
 }
 
 impl<V: Clone> Agreement<V> {
     pub(super) fn new() -> Self {
-        Self { stage: AgreementStage::Open, waiting: BTreeMap::new(), had: BitSet::default() }
+        Self { stage: AgreementStage::Open, waiting: Vec::new(), had: BitSet::default() }
     }
 
     pub(super) fn is_ready(&self) -> bool {
@@ -46,8 +45,19 @@ impl<V: Clone> Agreement<V> {
         if self.is_ready() {
             return Ok(Some(wish));
         }
-        self.waiting.insert(wish.rank, wish);
+        match self.place(wish.rank) {
+            Ok(at) => self.waiting[at] = wish,
+            Err(at) => {
+                // Most jobs have few workers, and a job may have very many keys.
+                self.waiting.reserve_exact(1);
+                self.waiting.insert(at, wish);
+            }
+        }
         Ok(None)
+    }
+
+    fn place(&self, rank: u32) -> Result<usize, usize> {
+        self.waiting.binary_search_by_key(&rank, |wish| wish.rank)
     }
 
     /// Forgets that a rank had a wish: it was refused or withdrawn.
@@ -57,7 +67,7 @@ impl<V: Clone> Agreement<V> {
 
     /// Whether a rank has a pending wish, or is the provider.
     pub(super) fn has_wish_of(&self, rank: u32) -> bool {
-        self.waiting.contains_key(&rank) || self.stage == AgreementStage::Providing(rank)
+        self.place(rank).is_ok() || self.stage == AgreementStage::Providing(rank)
     }
 
     /// Withdraws the wish of a rank; returns it if it was pending. A provider completes its content all the
@@ -65,12 +75,13 @@ impl<V: Clone> Agreement<V> {
     pub(super) fn withdraw(&mut self, rank: u32) -> Option<Proposed<V>> {
         self.forget(rank);
         let provides = self.stage == AgreementStage::Providing(rank);
-        if provides { None } else { self.waiting.remove(&rank) }
+        let at = self.place(rank).ok().filter(|_| !provides)?;
+        Some(self.waiting.remove(at))
     }
 
     /// Drops the wishes of workers that are lost or have left.
     pub(super) fn keep(&mut self, is_here: impl Fn(u32) -> bool) {
-        self.waiting.retain(|rank, _| is_here(*rank));
+        self.waiting.retain(|wish| is_here(wish.rank));
         if let AgreementStage::Providing(rank) = self.stage
             && !is_here(rank)
         {
@@ -85,7 +96,7 @@ impl<V: Clone> Agreement<V> {
 
     /// Ranks with a pending wish.
     pub(super) fn wanted_by(&self) -> impl Iterator<Item = u32> + '_ {
-        self.waiting.keys().copied()
+        self.waiting.iter().map(|wish| wish.rank)
     }
 
     /// The deciding wish, if it has changed.
@@ -96,7 +107,7 @@ impl<V: Clone> Agreement<V> {
             AgreementStage::Providing(rank) if rank == lowest => return None,
             AgreementStage::Providing(_) | AgreementStage::Open => {}
         }
-        let wish = self.waiting.get(&lowest)?.clone();
+        let wish = self.waiting[self.place(lowest).ok()?].clone();
         self.stage = AgreementStage::Providing(lowest);
         Some(wish)
     }
@@ -107,6 +118,6 @@ impl<V: Clone> Agreement<V> {
             return None;
         }
         self.stage = AgreementStage::Ready;
-        Some(std::mem::take(&mut self.waiting).into_values().collect())
+        Some(std::mem::take(&mut self.waiting))
     }
 }

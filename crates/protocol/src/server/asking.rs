@@ -29,7 +29,7 @@ impl Directory {
         if let Some(place) = entry.place.take() {
             self.placer.remove(&place);
         }
-        let (generation, finders) = (entry.generation, std::mem::take(&mut entry.finders));
+        let (generation, finders) = (entry.generation, entry.take_finders());
         self.past.insert(key, generation);
         self.entries.remove(&key);
         finders.into_iter().for_each(|finder| self.fail_search(finder, key, &unknown()));
@@ -42,9 +42,9 @@ impl Directory {
         if entry.agreement.is_ready() || entry.agreement.has_wish_of(lowest) {
             return;
         }
-        let finders = std::mem::take(&mut entry.finders).into_iter();
+        let finders = entry.take_finders().into_iter();
         let (vain, others): (Vec<_>, _) = finders.partition(|(rank, _)| *rank == lowest);
-        entry.finders = others;
+        entry.set_finders(others);
         let waiting: Vec<_> = entry.agreement.wanted_by().map(Peer::worker).collect();
         let text = format!(
             "no worker has initialised the key: the init of {} waits for the value of this worker, \
@@ -62,7 +62,7 @@ impl Directory {
             return;
         }
         let failure = Failure::new(lost.reason, format!("its init cannot end: {lost}"));
-        for finder in std::mem::take(&mut entry.finders) {
+        for finder in entry.take_finders() {
             self.fail_search(finder, key, &failure);
         }
     }

@@ -98,6 +98,8 @@ impl<D: Data> Server<D> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
     use crate::job::Reason;
     use crate::machine::NodeRole as _;
@@ -110,7 +112,7 @@ mod tests {
     fn server() -> Server<Bytes> {
         let mut server = Server::new(&limits());
         let spec = KeySpec { dtype: 2 | 32 << 8 | 1 << 16, shape: vec![4], whole: true };
-        let place = Placement { spec, slice_bytes: 16, servers: vec![0] };
+        let place = Arc::new(Placement { spec, slice_bytes: 16, servers: vec![0] });
         let (key, generation, slice, offset, total, request) = (3, 1, 0, 0, 16, 0);
         let data = Bytes::new(&[0; 16]);
         take(&mut server, 0, Describe { key, generation, place });

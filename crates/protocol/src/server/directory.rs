@@ -13,7 +13,7 @@ use crate::drops::{DropReason, Handled};
 use crate::job::{Data, Failure, Limits, Peer, Reason, naming};
 use crate::message::kinds::{Ask, Declare, Failed, Place, Ready, Remove, Removed};
 use crate::message::{COLLECTIVE, Decision, KeySpec, Message, Placement, Proposal};
-use crate::placement::{MOST_SLICES, Placer};
+use crate::placement::{MOST_SLICES, Placer, SharedPlaces};
 
 /// Maximum settings that are kept for ranks that ask for them later.
 const MOST_SETTINGS: usize = 65_536;
@@ -26,8 +26,21 @@ pub(super) struct KeyEntry {
     pub(super) agreement: Agreement<KeySpec>,
     pub(super) place: Option<Arc<Placement>>,
     /// Look-ups that wait for the init: rank and request.
-    pub(super) finders: Vec<(u32, u64)>,
+    #[expect(clippy::box_collection, reason = "most keys have none, and a job may have very many")]
+    finders: Option<Box<Vec<(u32, u64)>>>,
     removed_by: BitSet,
+}
+
+impl KeyEntry {
+    /// Takes the look-ups that wait for the init.
+    pub(super) fn take_finders(&mut self) -> Vec<(u32, u64)> {
+        self.finders.take().map_or_else(Vec::new, |finders| *finders)
+    }
+
+    /// Look-ups that go on waiting.
+    pub(super) fn set_finders(&mut self, finders: Vec<(u32, u64)>) {
+        self.finders = (!finders.is_empty()).then(|| Box::new(finders));
+    }
 }
 
 /// Second hash of a name, 0 if it is not known, and the worker that declared it first.
@@ -84,6 +97,7 @@ impl<D: Data> From<DirectoryAnswer> for Message<D> {
 #[derive(Debug)]
 pub(super) struct Directory {
     pub(super) placer: Placer,
+    places: SharedPlaces,
     pub(super) entries: BTreeMap<u64, KeyEntry>,
     /// Counts of all `finders`.
     pub(super) searches: Searches,
@@ -108,6 +122,7 @@ impl Directory {
     pub(super) fn new(limits: &Limits) -> Self {
         Self {
             placer: Placer::new(limits.servers, limits.slice_bytes, limits.block_elements),
+            places: SharedPlaces::default(),
             entries: BTreeMap::new(),
             searches: Searches::default(),
             past: HashMap::default(),
@@ -196,7 +211,7 @@ impl Directory {
             generation: past.get(&key).copied().unwrap_or(0),
             agreement: Agreement::new(),
             place: None,
-            finders: Vec::new(),
+            finders: None,
             removed_by: BitSet::default(),
         });
         if entry.name.hash == 0 {
@@ -216,7 +231,7 @@ impl Directory {
         match self.entries.get_mut(&key) {
             Some(entry) if entry.agreement.is_ready() => self.tell(key, rank, request, false),
             Some(entry) => {
-                entry.finders.push((rank, request));
+                entry.finders.get_or_insert_default().push((rank, request));
                 self.searches.begin(rank);
                 if workers.lowest() == Some(rank) {
                     self.settle_finders(key, workers);
@@ -239,7 +254,8 @@ impl Directory {
         }
         entry.generation += 1;
         let whole = value.whole || self.whole;
-        entry.place = self.placer.add(KeySpec { whole, ..value }).map(Arc::new);
+        let place = self.placer.add(KeySpec { whole, ..value });
+        entry.place = place.map(|place| self.places.share(Arc::new(place)));
         if entry.place.is_some() {
             return self.tell(key, rank, request, true);
         }
@@ -265,7 +281,7 @@ impl Directory {
         let entry = self.entries.get_mut(&key);
         let entry = entry.filter(|entry| entry.generation == generation).ok_or(DropReason::Late)?;
         let granted = entry.agreement.ready(rank).ok_or(DropReason::Outdated)?;
-        for (rank, request) in std::mem::take(&mut entry.finders) {
+        for (rank, request) in entry.take_finders() {
             self.searches.end(rank);
             self.tell(key, rank, request, false);
         }
@@ -300,7 +316,7 @@ impl Directory {
         let Some(entry) = self.entries.get(&key) else { return };
         let Some(place) = &entry.place else { return };
         let (generation, name) = (entry.generation, entry.name.hash);
-        let decision = Decision::Key(Placement::clone(place));
+        let decision = Decision::Key(Arc::clone(place));
         let (setting, differs) = (0, false);
         let place = Place { key, generation, name, setting, request, provide, differs, decision };
         self.answers.push((rank, DirectoryAnswer::Place(place)));

@@ -27,11 +27,12 @@ use super::message::kinds::{
 };
 use super::message::{Content, Message, Placement, SliceName};
 use super::peers::OutgoingMessage;
+use super::placement::SharedPlaces;
 use super::stream::{CONTROL, LAST};
 use backpressure::WorkerBacklog;
 use directory::Directory;
 use keys::{ServerKey, ServerKeys};
-use rounds::{Contribution, RoundStep, Slice, WaitingPull};
+use rounds::{Contribution, RoundStep, Slice, SpareBacklogs, WaitingPull};
 
 /// Action for the driver of a server. Those of one slice take effect in their order; slices are independent.
 #[derive(Debug)]
@@ -163,6 +164,7 @@ impl Workers {
 pub struct Server<D> {
     workers: Workers,
     keys: ServerKeys<D>,
+    places: SharedPlaces,
     directory: Directory,
     /// By rank, credit in use.
     used: Vec<u64>,
@@ -182,6 +184,8 @@ pub struct Server<D> {
     tally: facts::ServerTally,
     /// Steps of the current slice; kept for its memory.
     steps: Vec<RoundStep<D>>,
+    /// Backlogs for slices; kept for their memory.
+    spare: SpareBacklogs<D>,
     /// Keys to settle after a change of the workers: those with slices here, and those of the directory.
     sweep: (Vec<u64>, Vec<u64>),
 }
@@ -306,8 +310,9 @@ impl<D: Data> Server<D> {
         }
         let workers = self.workers.limits.workers as usize;
         // Server 0 has it in the directory.
-        let known = self.directory.place_of(id, generation).filter(|known| ***known == place);
-        let place = known.map_or_else(|| Arc::new(place), Arc::clone);
+        let known = self.directory.place_of(id, generation).filter(|known| **known == place);
+        let known = known.map(Arc::clone);
+        let place = known.unwrap_or_else(|| self.places.share(place));
         let key = ServerKey {
             generation,
             place,
@@ -364,12 +369,13 @@ impl<D: Data> Server<D> {
             self.fail(rank, name, request, &failure);
             return Ok(());
         }
-        slice.push(rank, round, Contribution { data: push.data, paid, setting, codec });
+        let contribution = Contribution { data: push.data, paid, setting, codec };
+        slice.push(rank, round, contribution, &mut self.spare);
         let before = slice.came(self.tally.now);
         if push.answer {
             let pull = WaitingPull { rank, round, request, priority, wanted: Vec::new() };
             self.waiting[rank as usize].begin(&pull);
-            slice.pull(pull);
+            slice.pull(pull, &mut self.spare);
         }
         self.used[rank as usize] += paid;
         debug_assert!(
@@ -385,7 +391,7 @@ impl<D: Data> Server<D> {
 
     fn offer(&mut self, rank: u32, offer: &Offer) -> Handled {
         let slice = self.keys.slice_mut(offer.name()).ok_or(DropReason::Late)?;
-        slice.offer(rank, offer.round);
+        slice.offer(rank, offer.round, &mut self.spare);
         self.settle(offer.name());
         Ok(())
     }
@@ -401,7 +407,7 @@ impl<D: Data> Server<D> {
             Some(slice) => {
                 let pull = WaitingPull { rank, round, request, priority, wanted };
                 self.waiting[rank as usize].begin(&pull);
-                slice.pull(pull);
+                slice.pull(pull, &mut self.spare);
                 self.settle(name);
             }
             None => self.fail(rank, name, request, &unknown(name.slice)),
@@ -464,6 +470,7 @@ impl<D: Data> Server<D> {
         }
         slice.answer(&self.workers, &key.pushes, &mut steps);
         let hopeless = if broken.is_some() { slice.give_up() } else { (Vec::new(), 0) };
+        self.spare.take_back(slice);
         self.held_bytes -= hopeless.1;
         steps.drain(..).for_each(|step| self.step(name, step));
         self.steps = steps;

@@ -5,6 +5,7 @@ use std::vec::Drain;
 use super::backpressure::WorkerBacklog;
 use super::directory::Directory;
 use super::keys::ServerKeys;
+use super::rounds::SpareBacklogs;
 use super::{Server, Workers, facts};
 use crate::drops::Handled;
 use crate::job::{
@@ -13,6 +14,7 @@ use crate::job::{
 use crate::machine::NodeRole;
 use crate::message::{Book, MemberState, Message};
 use crate::peers::OutgoingMessage;
+use crate::placement::SharedPlaces;
 use crate::telemetry::ProcessStats;
 
 impl<D: Data> NodeRole<D> for Server<D> {
@@ -28,6 +30,7 @@ impl<D: Data> NodeRole<D> for Server<D> {
                 done: vec![false; workers],
             },
             keys: ServerKeys::default(),
+            places: SharedPlaces::default(),
             directory: Directory::new(limits),
             used: vec![0; workers],
             owed: vec![0; workers],
@@ -40,6 +43,7 @@ impl<D: Data> NodeRole<D> for Server<D> {
             actions: Vec::new(),
             tally: facts::ServerTally::new(limits.workers),
             steps: Vec::new(),
+            spare: SpareBacklogs::default(),
             sweep: (Vec::new(), Vec::new()),
         }
     }

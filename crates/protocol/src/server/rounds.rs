@@ -42,9 +42,58 @@ pub(super) enum RoundStep<D> {
     Answer { pull: WaitingPull, round: u64 },
 }
 
+/// Pushes and pulls of a slice that wait. A slice at rest has none: a job may have very many small keys.
+#[derive(Debug)]
+pub(super) struct SliceBacklog<D> {
+    /// Held pushes, in the order of round and rank.
+    held: Vec<EarlyPush<D>>,
+    /// Offered pushes, and whether they are granted.
+    offers: BTreeMap<(u64, u32), bool>,
+    pulls: Vec<WaitingPull>,
+}
+
+impl<D> Default for SliceBacklog<D> {
+    fn default() -> Self {
+        Self { held: Vec::new(), offers: BTreeMap::new(), pulls: Vec::new() }
+    }
+}
+
+impl<D> SliceBacklog<D> {
+    fn is_empty(&self) -> bool {
+        self.held.is_empty() && self.offers.is_empty() && self.pulls.is_empty()
+    }
+}
+
+/// Empty backlogs of slices that had one.
+#[derive(Debug)]
+pub(super) struct SpareBacklogs<D>(Vec<Box<SliceBacklog<D>>>);
+
+impl<D> Default for SpareBacklogs<D> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+/// Maximum number of backlogs that are kept.
+const MOST_SPARE: usize = 16_384;
+
+impl<D> SpareBacklogs<D> {
+    /// The backlog of a slice.
+    fn lend<'a>(
+        &mut self,
+        backlog: &'a mut Option<Box<SliceBacklog<D>>>,
+    ) -> &'a mut SliceBacklog<D> {
+        backlog.get_or_insert_with(|| self.0.pop().unwrap_or_default())
+    }
+
+    /// Takes the backlog of a slice at rest.
+    pub(super) fn take_back(&mut self, slice: &mut Slice<D>) {
+        let spare = slice.backlog.take_if(|backlog| backlog.is_empty());
+        self.0.extend(spare.filter(|_| self.0.len() < MOST_SPARE));
+    }
+}
+
 /// The rounds of one slice.
-///
-/// Lists that mostly have one entry are inline, not behind a pointer: see a worker's keys.
 ///
 /// In rounds, contributions are added in the order of ranks: `next` is the rank in turn in the open round.
 /// Without rounds every push is a round of its own, and `open` counts them.
@@ -55,13 +104,9 @@ pub(super) struct Slice<D> {
     next: u32,
     added: u32,
     setting: u64,
-    /// Held pushes, in the order of round and rank.
-    held: SmallVec<[EarlyPush<D>; 1]>,
-    /// Offered pushes, and whether they are granted.
-    offers: BTreeMap<(u64, u32), bool>,
+    backlog: Option<Box<SliceBacklog<D>>>,
     /// Last added round of each rank; every round up to it was added.
     taken: SmallVec<[u64; 2]>,
-    pulls: SmallVec<[WaitingPull; 1]>,
     /// Arrival of the last push.
     came: Option<Time>,
 }
@@ -74,10 +119,8 @@ impl<D: Data> Slice<D> {
             next: 0,
             added: 0,
             setting: 0,
-            held: SmallVec::new(),
-            offers: BTreeMap::new(),
+            backlog: None,
             taken: SmallVec::from_elem(0, workers as usize),
-            pulls: SmallVec::new(),
             came: None,
         }
     }
@@ -95,8 +138,20 @@ impl<D: Data> Slice<D> {
         round <= self.taken(rank) || self.is_held(round, rank)
     }
 
+    fn held(&self) -> &[EarlyPush<D>] {
+        self.backlog.as_ref().map_or(&[], |backlog| &backlog.held)
+    }
+
+    fn pulls(&self) -> &[WaitingPull] {
+        self.backlog.as_ref().map_or(&[], |backlog| &backlog.pulls)
+    }
+
+    fn offers(&self) -> impl Iterator<Item = (&(u64, u32), &bool)> {
+        self.backlog.iter().flat_map(|backlog| &backlog.offers)
+    }
+
     fn place(&self, round: u64, rank: u32) -> Result<usize, usize> {
-        self.held.binary_search_by_key(&(round, rank), |(name, _)| *name)
+        self.held().binary_search_by_key(&(round, rank), |(name, _)| *name)
     }
 
     fn is_held(&self, round: u64, rank: u32) -> bool {
@@ -105,12 +160,14 @@ impl<D: Data> Slice<D> {
 
     /// Removes a held contribution.
     fn take(&mut self, round: u64, rank: u32) -> Option<Contribution<D>> {
-        self.place(round, rank).ok().map(|at| self.held.remove(at).1)
+        let at = self.place(round, rank).ok()?;
+        Some(self.backlog.as_mut()?.held.remove(at).1)
     }
 
     /// Whether a push was granted.
     pub(super) fn was_granted(&self, rank: u32, round: u64) -> bool {
-        self.offers.get(&(round, rank)) == Some(&true)
+        let offers = self.backlog.as_ref().map(|backlog| &backlog.offers);
+        offers.is_some_and(|offers| offers.get(&(round, rank)) == Some(&true))
     }
 
     /// Whether a push is further ahead than `max_rounds_ahead`.
@@ -127,10 +184,18 @@ impl<D: Data> Slice<D> {
     }
 
     /// Holds a push that is no duplicate.
-    pub(super) fn push(&mut self, rank: u32, round: u64, contribution: Contribution<D>) {
-        self.offers.remove(&(round, rank));
-        if let Err(at) = self.place(round, rank) {
-            self.held.insert(at, ((round, rank), contribution));
+    pub(super) fn push(
+        &mut self,
+        rank: u32,
+        round: u64,
+        contribution: Contribution<D>,
+        spare: &mut SpareBacklogs<D>,
+    ) {
+        let place = self.place(round, rank);
+        let backlog = spare.lend(&mut self.backlog);
+        backlog.offers.remove(&(round, rank));
+        if let Err(at) = place {
+            backlog.held.insert(at, ((round, rank), contribution));
         }
     }
 
@@ -140,14 +205,14 @@ impl<D: Data> Slice<D> {
     }
 
     /// Records a push that its worker holds back without credit.
-    pub(super) fn offer(&mut self, rank: u32, round: u64) {
+    pub(super) fn offer(&mut self, rank: u32, round: u64, spare: &mut SpareBacklogs<D>) {
         if !self.has(rank, round) {
-            self.offers.entry((round, rank)).or_insert(false);
+            spare.lend(&mut self.backlog).offers.entry((round, rank)).or_insert(false);
         }
     }
 
-    pub(super) fn pull(&mut self, pull: WaitingPull) {
-        self.pulls.push(pull);
+    pub(super) fn pull(&mut self, pull: WaitingPull, spare: &mut SpareBacklogs<D>) {
+        spare.lend(&mut self.backlog).pulls.push(pull);
     }
 
     /// Adds contributions in turn, closes rounds, and grants offers in turn. `pushes` are the announced
@@ -193,7 +258,7 @@ impl<D: Data> Slice<D> {
             return false;
         }
         debug_assert!(
-            self.held.iter().all(|((held, _), _)| *held > round),
+            self.held().iter().all(|((held, _), _)| *held > round),
             "round {round} closes without a push that has arrived"
         );
         steps.push(RoundStep::Close { round, setting: self.setting });
@@ -231,7 +296,9 @@ impl<D: Data> Slice<D> {
 
     /// Grants an offered push that is in turn.
     fn grant(&mut self, rank: u32, round: u64, steps: &mut Vec<RoundStep<D>>) {
-        if let Some(granted @ false) = self.offers.get_mut(&(round, rank)) {
+        let backlog = self.backlog.as_mut();
+        let offer = backlog.and_then(|backlog| backlog.offers.get_mut(&(round, rank)));
+        if let Some(granted @ false) = offer {
             *granted = true;
             debug_assert!(round > self.taken[rank as usize], "a grant is for a push to come");
             steps.push(RoundStep::Grant { rank, round });
@@ -246,8 +313,9 @@ impl<D: Data> Slice<D> {
 
     fn made(&self, rank: u32) -> u64 {
         let of_rank = |(_, other): &&(u64, u32)| *other == rank;
-        let held = self.held.iter().map(|(name, _)| name).filter(of_rank).map(|(round, _)| *round);
-        let offered = self.offers.keys().filter(of_rank).map(|(round, _)| *round);
+        let held =
+            self.held().iter().map(|(name, _)| name).filter(of_rank).map(|(round, _)| *round);
+        let offered = self.offers().map(|(name, _)| name).filter(of_rank).map(|(round, _)| *round);
         held.chain(offered).chain([self.taken(rank)]).max().unwrap_or(0)
     }
 
@@ -259,7 +327,7 @@ impl<D: Data> Slice<D> {
         steps: &mut Vec<RoundStep<D>>,
     ) {
         let waits = |pull: &WaitingPull| pull.round == ROUNDS_OVER;
-        let is_over = self.pulls.iter().any(waits)
+        let is_over = self.pulls().iter().any(waits)
             && workers.ranks().all(|rank| !self.may_push(rank, workers, pushes));
         let (open, taken) = (self.open, &self.taken);
         let closed = |pull: &WaitingPull| match workers.limits.mode {
@@ -269,7 +337,8 @@ impl<D: Data> Slice<D> {
                 taken.get(pull.rank as usize).is_some_and(|taken| pull.round <= *taken)
             }
         };
-        self.pulls.retain(|pull| {
+        let Some(backlog) = &mut self.backlog else { return };
+        backlog.pulls.retain(|pull| {
             let ready = closed(pull);
             if ready {
                 steps.push(RoundStep::Answer { pull: pull.clone(), round: open - 1 });
@@ -281,10 +350,11 @@ impl<D: Data> Slice<D> {
     /// A worker is lost or has left: its pulls and offers are void, and so are its pushes behind a gap. Its
     /// other pushes still count. Returns the bytes that are no longer held.
     pub(super) fn forget(&mut self, gone: u32) -> u64 {
-        self.pulls.retain(|pull| pull.rank != gone);
-        self.offers.retain(|(_, rank), _| *rank != gone);
         let (mut next, mut bytes) = (self.taken(gone).saturating_add(1), 0);
-        self.held.retain(|((round, rank), contribution)| {
+        let Some(backlog) = &mut self.backlog else { return 0 };
+        backlog.pulls.retain(|pull| pull.rank != gone);
+        backlog.offers.retain(|(_, rank), _| *rank != gone);
+        backlog.held.retain(|((round, rank), contribution)| {
             if *rank != gone || *round == next {
                 next += u64::from(*rank == gone);
                 return true;
@@ -297,15 +367,15 @@ impl<D: Data> Slice<D> {
 
     /// Credit of held pushes, by rank.
     pub(super) fn paid(&self) -> impl Iterator<Item = (u32, u64)> + '_ {
-        self.held.iter().map(|((_, rank), contribution)| (*rank, contribution.paid))
+        self.held().iter().map(|((_, rank), contribution)| (*rank, contribution.paid))
     }
 
     /// No round closes any more: returns the waiting pulls, and the bytes that were held.
     pub(super) fn give_up(&mut self) -> (Vec<WaitingPull>, u64) {
-        self.offers.clear();
-        let held = std::mem::take(&mut self.held).into_iter();
+        let Some(backlog) = self.backlog.take() else { return (Vec::new(), 0) };
+        let held = backlog.held.iter();
         let bytes = held.map(|(_, contribution)| contribution.data.len()).sum();
-        (std::mem::take(&mut self.pulls).into_vec(), bytes)
+        (backlog.pulls, bytes)
     }
 
     /// Whether a worker is not done, or some of its announced pushes are missing.
@@ -332,13 +402,15 @@ impl<D: Data> Slice<D> {
 
     #[cfg(test)]
     pub(super) fn is_at_rest(&self) -> bool {
-        self.held.is_empty() && self.offers.is_empty() && self.pulls.is_empty()
+        self.backlog.as_ref().is_none_or(|backlog| backlog.is_empty())
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Contribution, Mode, ROUNDS_OVER, RoundStep, Slice, WaitingPull, Workers};
+    use super::{
+        Contribution, Mode, ROUNDS_OVER, RoundStep, Slice, SpareBacklogs, WaitingPull, Workers,
+    };
     use crate::job::Limits;
     use crate::sim::{Bytes, limits};
 
@@ -349,7 +421,13 @@ mod tests {
 
     fn push(slice: &mut Slice<Bytes>, rank: u32, round: u64) {
         let data = Bytes::new(&[0; 4]);
-        slice.push(rank, round, Contribution { data, paid: 4, setting: 0, codec: 0 });
+        let contribution = Contribution { data, paid: 4, setting: 0, codec: 0 };
+        slice.push(rank, round, contribution, &mut SpareBacklogs::default());
+    }
+
+    fn pull(slice: &mut Slice<Bytes>, rank: u32, round: u64) {
+        let pull = WaitingPull { rank, round, request: 0, priority: 0, wanted: Vec::new() };
+        slice.pull(pull, &mut SpareBacklogs::default());
     }
 
     /// Steps in short: `+0` adds rank 0, `.` closes, `?1` grants rank 1, `!1` answers rank 1.
@@ -377,12 +455,12 @@ mod tests {
         push(&mut slice, 2, 1);
         push(&mut slice, 1, 2);
         assert_eq!(steps(&mut slice, &workers), "");
-        slice.offer(1, 1);
+        slice.offer(1, 1, &mut SpareBacklogs::default());
         assert_eq!(steps(&mut slice, &workers), "", "an offer waits for its turn");
         push(&mut slice, 0, 1);
         assert_eq!(steps(&mut slice, &workers), "+0?1");
         assert_eq!(steps(&mut slice, &workers), "", "one grant is enough");
-        slice.pull(WaitingPull { rank: 1, round: 1, request: 0, priority: 0, wanted: Vec::new() });
+        pull(&mut slice, 1, 1);
         push(&mut slice, 1, 1);
         assert_eq!(steps(&mut slice, &workers), "+1+2.!1");
         assert!(slice.has(1, 1) && slice.has(1, 2) && !slice.has(0, 2));
@@ -396,14 +474,7 @@ mod tests {
                 let peers = slice.awaited(ROUNDS_OVER, workers, pushes).into_iter();
                 peers.map(|peer| peer.rank).collect::<Vec<_>>()
             };
-            let wanted = Vec::new();
-            slice.pull(WaitingPull {
-                rank: 0,
-                round: ROUNDS_OVER,
-                request: 0,
-                priority: 0,
-                wanted,
-            });
+            pull(&mut slice, 0, ROUNDS_OVER);
             (0..3).for_each(|rank| push(&mut slice, rank, 1));
             let first = steps(&mut slice, &workers);
             assert_eq!(first, if mode == Mode::Sync { "+0+1+2." } else { "+0.+1.+2." });
@@ -416,13 +487,7 @@ mod tests {
             assert_eq!(awaited(&slice, &workers, &[1, 1, 2]), [2]);
             push(&mut slice, 2, 2);
             assert_eq!(steps_of(&mut slice, &workers, [1, 1, 2]), "+2.!0");
-            slice.pull(WaitingPull {
-                rank: 1,
-                round: ROUNDS_OVER,
-                request: 0,
-                priority: 0,
-                wanted: Vec::new(),
-            });
+            pull(&mut slice, 1, ROUNDS_OVER);
             assert_eq!(steps_of(&mut slice, &workers, [1, 1, 9]), "", "more are on their way");
             workers.here[2] = false;
             assert_eq!(steps_of(&mut slice, &workers, [1, 1, 9]), "!1", "and will never come");
@@ -433,8 +498,8 @@ mod tests {
     fn a_lost_worker_leaves_nothing_behind_a_gap() {
         let (mut slice, mut workers) = (Slice::new(4, 3), workers(Mode::Sync));
         [1, 2, 4].into_iter().for_each(|round| push(&mut slice, 2, round));
-        slice.offer(2, 5);
-        slice.pull(WaitingPull { rank: 2, round: 1, request: 0, priority: 0, wanted: Vec::new() });
+        slice.offer(2, 5, &mut SpareBacklogs::default());
+        pull(&mut slice, 2, 1);
         workers.here[2] = false;
         assert_eq!(slice.forget(2), 4);
         for round in 1..=3 {
@@ -453,7 +518,7 @@ mod tests {
         assert_eq!(steps(&mut slice, &workers), "+0.");
         push(&mut slice, 1, 1);
         assert_eq!(steps(&mut slice, &workers), "+1.");
-        slice.offer(2, 1);
+        slice.offer(2, 1, &mut SpareBacklogs::default());
         assert_eq!(steps(&mut slice, &workers), "+0.?2", "an offer is a push that was made");
         workers.done[1] = true;
         workers.done[2] = true;

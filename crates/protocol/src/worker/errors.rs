@@ -54,7 +54,7 @@ pub(super) fn overdue<D>(
     earlier: Option<Vec<TextPart>>,
 ) -> Failure {
     let waited = (op.deadline.saturating_sub(op.began)) / MS;
-    let awaited = op.awaited.as_deref().filter(|peers| !peers.is_empty());
+    let awaited = op.awaited.as_ref().filter(|peers| !peers.is_empty());
     let member = || match (awaited, op.started) {
         (Some(peers), true) => list(peers),
         (None, true) => silent(op, key).to_string(),

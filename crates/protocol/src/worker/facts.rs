@@ -133,7 +133,7 @@ impl<D: Data> Worker<D> {
     /// Members that a call waits for, as far as this worker knows.
     fn awaited(&self, op: &Operation<D>) -> Vec<Peer> {
         match &op.awaited {
-            Some(peers) if !peers.is_empty() => peers.clone(),
+            Some(peers) if !peers.is_empty() => peers.to_vec(),
             _ if !op.started => Vec::new(),
             _ => vec![errors::silent(op, self.keys.get(&op.key))],
         }

@@ -1,6 +1,7 @@
 //! State of a key in a worker.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use smallvec::SmallVec;
 
@@ -8,12 +9,10 @@ use super::operation::OpId;
 use crate::message::{Placement, range};
 
 /// Each step of a call on a list returns to a key after all others, when memory that is not next to the key
-/// has left the caches. So a key of one slice has its hot fields inline.
+/// has left the caches. So a key of one slice has its hot fields inline; many keys share their placement.
 #[derive(Debug, Default)]
 pub(super) struct WorkerKey {
     generation: u32,
-    /// Server of each slice: those of `place`, inline.
-    servers: SmallVec<[u16; 4]>,
     /// Bytes of the value.
     bytes: u64,
     /// Bytes of each slice but the last.
@@ -25,9 +24,9 @@ pub(super) struct WorkerKey {
     closed: SmallVec<[u64; 1]>,
     /// Operations on the key, oldest first.
     queue: SmallVec<[OpId; 3]>,
-    place: Option<Box<Placement>>,
-    /// Request of the current search of the key.
-    search: Option<OpId>,
+    place: Option<Arc<Placement>>,
+    /// Request of the current search of the key, or 0.
+    search: OpId,
     /// Operation that initialised the key here, or 0.
     made_by: OpId,
     /// All workers have removed the key, after the program of this one had given its removal up; and the
@@ -40,14 +39,14 @@ impl WorkerKey {
         self.generation
     }
 
-    pub(super) fn place(&self) -> Option<&Placement> {
-        self.place.as_deref()
+    pub(super) fn place(&self) -> Option<&Arc<Placement>> {
+        self.place.as_ref()
     }
 
     /// Indices of its slices, if their placement is known.
     pub(super) fn slices(&self) -> Option<std::ops::Range<u32>> {
-        let count = u32::try_from(self.servers.len()).unwrap_or(u32::MAX);
-        self.place.is_some().then_some(0..count)
+        let servers = &self.place.as_ref()?.servers;
+        Some(0..u32::try_from(servers.len()).unwrap_or(u32::MAX))
     }
 
     /// Bytes of its value; 0 before they are known.
@@ -56,8 +55,8 @@ impl WorkerKey {
     }
 
     pub(super) fn server_of(&self, slice: u32) -> Option<u32> {
-        let server = self.servers.get(slice as usize).filter(|_| self.place.is_some());
-        server.map(|server| u32::from(*server))
+        let server = self.place.as_ref()?.servers.get(slice as usize)?;
+        Some(u32::from(*server))
     }
 
     /// Offset of a slice, and its length.
@@ -65,17 +64,16 @@ impl WorkerKey {
         range(self.bytes, self.slice_bytes, slice)
     }
 
-    pub(super) fn set_place(&mut self, generation: u32, place: Placement) {
+    pub(super) fn set_place(&mut self, generation: u32, place: Arc<Placement>) {
         if generation > self.generation || self.place.is_none() {
-            self.servers = SmallVec::from_slice(&place.servers);
             self.bytes = place.spec.bytes().unwrap_or(0);
             self.slice_bytes = place.slice_bytes;
             self.closed = SmallVec::from_elem(0, place.servers.len());
             self.pushed = 0;
             self.generation = generation;
-            self.place = Some(Box::new(place));
+            self.place = Some(place);
         }
-        self.search = None;
+        self.search = 0;
     }
 
     /// The key was removed.
@@ -95,7 +93,7 @@ impl WorkerKey {
 
     /// Begins a search of the key; false if there is one.
     pub(super) fn search(&mut self, request: OpId) -> bool {
-        self.search.is_none() && self.search.replace(request).is_none()
+        self.search == 0 && std::mem::replace(&mut self.search, request) == 0
     }
 
     pub(super) fn note_made(&mut self, init: OpId) {
@@ -108,17 +106,25 @@ impl WorkerKey {
 
     /// Whether a search of the key has no answer yet.
     pub(super) fn is_searched(&self) -> bool {
-        self.search.is_some()
+        self.search != 0
     }
 
     /// Servers with slices of it.
     pub(super) fn all_servers(&self) -> BTreeSet<u32> {
-        self.servers.iter().map(|server| u32::from(*server)).collect()
+        self.place
+            .iter()
+            .flat_map(|place| &place.servers)
+            .map(|server| u32::from(*server))
+            .collect()
     }
 
     /// Ends a search without a result; false for another search.
     pub(super) fn stop_search(&mut self, request: OpId) -> bool {
-        self.search.take_if(|search| *search == request).is_some()
+        let is_current = self.is_searched() && self.search == request;
+        if is_current {
+            self.search = 0;
+        }
+        is_current
     }
 
     pub(super) fn next_round(&mut self) -> u64 {

@@ -16,7 +16,10 @@ mod touched;
 mod undelivered;
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::vec::Drain;
+
+use smallvec::SmallVec;
 
 use super::bit_set::BitSet;
 use super::drops::{DropReason, Handled};
@@ -28,6 +31,7 @@ use super::machine::{NodeRole as _, SchedulerRequest};
 use super::message::kinds::{Ask, Describe, Failed, Init, Place, Ready, Setting, Value};
 use super::message::{COLLECTIVE, Content, Decision, Header, Message, Placement, SliceName};
 use super::peers::OutgoingMessage;
+use super::placement::SharedPlaces;
 use super::sequence_map::SequenceMap;
 use super::stream::{CONTROL, LAST};
 use super::table::Table;
@@ -112,6 +116,7 @@ pub struct Worker<D> {
     /// Lower bound of the next timer of an operation.
     wake: Time,
     keys: Table<u64, WorkerKey>,
+    places: SharedPlaces,
     flows: Vec<FlowControl>,
     servers_here: Vec<bool>,
     workers_lost: BTreeSet<u32>,
@@ -159,7 +164,7 @@ impl<D: Data> Worker<D> {
 
     /// Shape and placement of a key, once this worker knows them.
     pub fn place_of(&self, key: u64) -> Option<&Placement> {
-        self.keys.get(&key)?.place()
+        self.keys.get(&key)?.place().map(Arc::as_ref)
     }
 
     /// Number of pushes of a key, requested ones included: the next push has one more as its round.
@@ -277,7 +282,7 @@ impl<D: Data> Worker<D> {
             Content::Removed(removed) => self.removed(&removed),
             Content::Awaited(awaited) => match self.ops.get_mut(awaited.request) {
                 Some(op) => {
-                    op.awaited = Some(awaited.peers);
+                    op.awaited = Some(Box::new(awaited.peers));
                     Ok(())
                 }
                 None => Err(DropReason::Late),
@@ -308,6 +313,7 @@ impl<D: Data> Worker<D> {
         if place.servers.iter().any(|server| usize::from(*server) >= servers) {
             return Err(DropReason::Misfit);
         }
+        let place = self.places.share(place);
         self.keys.get_or_default(key).set_place(generation, place);
         self.touched.add(key);
         if provide {
@@ -346,8 +352,11 @@ impl<D: Data> Worker<D> {
         if let Some(op) = self.ops.get_mut(request) {
             op.undelivered.restart();
         }
-        for server in place.servers.iter().copied().collect::<BTreeSet<_>>() {
-            let place = place.clone();
+        let mut servers: SmallVec<[u16; 4]> = SmallVec::from_slice(&place.servers);
+        servers.sort_unstable();
+        servers.dedup();
+        for server in servers {
+            let place = Arc::clone(&place);
             self.post(Peer::server(server.into()), Describe { key, generation, place });
         }
         let total = data.len();

@@ -18,7 +18,7 @@ const MOST_FOR_ANSWER: Time = 100 * MS;
 #[derive(Debug)]
 pub(super) enum OperationKind<D> {
     Init {
-        spec: KeySpec,
+        spec: Box<KeySpec>,
         data: D,
     },
     /// With `answer`, the value of its round is pulled as well. `setting` is the program's last one.
@@ -104,7 +104,8 @@ pub(super) struct Operation<D> {
     pub(super) abandoned: bool,
     pub(super) asked: bool,
     /// Members that it waits for, once a query was answered.
-    pub(super) awaited: Option<Vec<Peer>>,
+    #[expect(clippy::box_collection, reason = "a call on a long list has very many operations")]
+    pub(super) awaited: Option<Box<Vec<Peer>>>,
     /// Unacknowledged messages.
     pub(super) undelivered: Undelivered,
     /// Slices that wait for credit.

@@ -32,7 +32,7 @@ impl<D: Data> Worker<D> {
             let text = naming("init: ", key, ": the value has not the bytes of its shape");
             return Err(Failure { reason: Reason::Invalid, text });
         }
-        self.request(OperationKind::Init { spec, data }, key, now, deadline)
+        self.request(OperationKind::Init { spec: Box::new(spec), data }, key, now, deadline)
     }
 
     /// Pushes a value: the next round of this worker on the key. Ends when all servers have acknowledged it,
@@ -351,7 +351,7 @@ impl<D: Data> Worker<D> {
     fn start(&mut self, id: OpId, key: u64) -> bool {
         let Some(op) = self.ops.get_mut(id) else { return false };
         if let OperationKind::Init { spec, .. } = &op.what {
-            let spec = Some(spec.clone());
+            let spec = Some(KeySpec::clone(spec));
             op.start();
             self.wake = self.wake.min(op.first_moment());
             self.waiting.remove(&id);

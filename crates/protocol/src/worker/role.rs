@@ -14,6 +14,7 @@ use crate::job::{
 use crate::machine::{NodeRole, SchedulerRequest};
 use crate::message::{Book, COLLECTIVE, MemberState, Message};
 use crate::peers::OutgoingMessage;
+use crate::placement::SharedPlaces;
 use crate::sequence_map::SequenceMap;
 use crate::table::Table;
 use crate::telemetry::ProcessStats;
@@ -35,6 +36,7 @@ impl<D: Data> NodeRole<D> for Worker<D> {
             next_op: 1,
             wake: Time::MAX,
             keys: Table::default(),
+            places: SharedPlaces::default(),
             flows: (0..servers).map(|_| FlowControl::new(limits.credit())).collect(),
             servers_here: vec![true; servers],
             workers_lost: BTreeSet::new(),
@@ -166,7 +168,7 @@ impl<D: Data> NodeRole<D> for Worker<D> {
     fn barrier_awaits(&mut self, barrier: u64, peers: &[Peer]) {
         for op in self.ops.values_mut() {
             if matches!(op.what, OperationKind::Barrier { number, .. } if number == barrier) {
-                op.awaited = Some(peers.to_vec());
+                op.awaited = Some(Box::new(peers.to_vec()));
             }
         }
     }

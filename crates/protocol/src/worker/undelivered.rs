@@ -7,10 +7,10 @@ use smallvec::SmallVec;
 pub(super) struct Undelivered {
     /// Attempt, for the tokens of the messages: acknowledgements of an earlier attempt are ignored.
     attempt: u32,
-    total: u64,
+    total: u32,
     /// The first server and its count: most operations have no other.
-    first: (u32, u64),
-    others: SmallVec<[(u32, u64); 1]>,
+    first: (u32, u32),
+    others: SmallVec<[(u32, u32); 2]>,
 }
 
 impl Undelivered {
@@ -48,7 +48,7 @@ impl Undelivered {
         self.total -= std::mem::take(self.count_mut(server));
     }
 
-    fn count_mut(&mut self, server: u32) -> &mut u64 {
+    fn count_mut(&mut self, server: u32) -> &mut u32 {
         if self.first.0 == server {
             return &mut self.first.1;
         }

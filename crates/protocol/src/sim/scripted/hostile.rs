@@ -1,6 +1,7 @@
 //! Hostile peers, with arbitrary frames.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use super::Job;
 use crate::drops::{DropCount, DropReason};
@@ -95,7 +96,7 @@ fn faults_of_a_server(pull: u64) -> Vec<Fault> {
         request: pull,
         provide: false,
         differs: false,
-        decision: Decision::Key(placement(servers)),
+        decision: Decision::Key(Arc::new(placement(servers))),
     };
     let grant = |generation, round| Grant { key: 0, generation, slice: 0, round };
     let value = |generation, slice, request, len: usize| {
@@ -181,7 +182,8 @@ fn faults_of_a_worker() -> Vec<Fault> {
         at_directory,
         back,
     };
-    let describe = |generation| Describe { key: 0, generation, place: placement(vec![0]) };
+    let describe =
+        |generation| Describe { key: 0, generation, place: Arc::new(placement(vec![0])) };
     let restore = |generation| {
         let data = Bytes::new(&[0; 48]);
         Restore { key: 0, generation, slice: 0, request: 0, data }
