@@ -47,6 +47,18 @@ impl LocalKeys {
         scene: &CallContext<'_>,
         values: &Pairs<'_>,
     ) -> Result<Vec<Arc<Slot>>> {
+        // All tensors are checked before the first one is copied.
+        let tensors = self.check_new(scene, values)?;
+        let pairs = values.keys.iter().zip(&tensors);
+        pairs.map(|(&key, tensor)| self.make_one(scene, key, tensor)).collect()
+    }
+
+    /// The values of keys that are not in the table yet.
+    pub(crate) fn check_new<'a>(
+        &self,
+        scene: &CallContext<'_>,
+        values: &Pairs<'a>,
+    ) -> Result<Vec<Tensor<'a>>> {
         let call = scene.call;
         let mut seen = values.keys.to_vec();
         seen.sort_unstable();
@@ -63,15 +75,10 @@ impl LocalKeys {
                 return Err(self.exists(call, key));
             }
         }
-        // All tensors are checked before the first one is copied.
-        let tensors =
-            (0..values.keys.len()).map(|index| values.tensor(index, scene, TensorUse::Value));
-        let tensors = tensors.collect::<Result<Vec<_>>>()?;
-        let pairs = values.keys.iter().zip(&tensors);
-        pairs.map(|(&key, tensor)| self.make_one(scene, key, tensor)).collect()
+        (0..values.keys.len()).map(|index| values.tensor(index, scene, TensorUse::Value)).collect()
     }
 
-    fn make_one(
+    pub(crate) fn make_one(
         &self,
         scene: &CallContext<'_>,
         key: Key,

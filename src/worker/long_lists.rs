@@ -6,6 +6,7 @@ use std::net::TcpListener;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use super::inits::INITS_AT_ONCE;
 use crate::config::Config;
 use crate::error::Result;
 use crate::local::long_lists::{CALLS, Case, LONG, MOST, SHORT, Work, remove};
@@ -125,7 +126,9 @@ fn no_call_on_a_list_costs_the_square_of_it_or_a_round_trip_a_key() {
             assert!(short.steps >= SHORT as u64 && short.messages >= SHORT as u64 / 100, "{text}");
             assert!(long.steps <= MOST * short.steps, "{text}");
             assert!(long.messages <= MOST_MESSAGES * short.messages, "{text}");
-            assert_eq!(long.trips, short.trips, "{text}");
+            // A list is initialised in portions.
+            let portions = LONG.div_ceil(INITS_AT_ONCE) as u64;
+            assert!(long.trips < short.trips + portions, "{text}");
         }
     }
 }

@@ -37,6 +37,18 @@ impl WorkerStore {
         ask: impl Fn(&mut WorkerMachine, T, Time) -> std::result::Result<OpId, Failure>,
     ) -> (Arc<PendingCall>, Result<()>) {
         let call = PendingCall::new(self.home(), None, Plan::default(), Vec::new());
+        self.begin_each(&call, list, ask);
+        let result = self.wait(&call);
+        (call, result)
+    }
+
+    /// Makes one request of a call for each item.
+    pub(super) fn begin_each<T>(
+        &self,
+        call: &Arc<PendingCall>,
+        list: impl IntoIterator<Item = T>,
+        ask: impl Fn(&mut WorkerMachine, T, Time) -> std::result::Result<OpId, Failure>,
+    ) {
         let mut list = list.into_iter().enumerate().peekable();
         let mut refused = false;
         // Steps are bounded, so that a long list does not block the machine.
@@ -44,7 +56,7 @@ impl WorkerStore {
             let some = self.step_with(|worker, open, now| {
                 for (part, item) in list.by_ref().take(AT_ONCE.0) {
                     match ask(worker, item, now) {
-                        Ok(operation) => open.enter(operation, &call, part),
+                        Ok(operation) => open.enter(operation, call, part),
                         Err(failure) => {
                             call.fail(part, self.error(&failure));
                             refused = true;
@@ -58,9 +70,7 @@ impl WorkerStore {
                 refused = true;
             }
         }
-        self.driver.host.settle(&call, &self.driver.blocks);
-        let result = self.wait(&call);
-        (call, result)
+        self.driver.host.settle(call, &self.driver.blocks);
     }
 
     /// Looks up all keys that this worker has not used yet, in one batch.

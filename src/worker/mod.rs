@@ -3,6 +3,7 @@
 mod call;
 mod collective;
 mod completions;
+mod inits;
 mod inputs;
 #[cfg(test)]
 mod long_lists;
@@ -44,13 +45,13 @@ use crate::role::Role;
 use crate::runtime::{Bytes, Driver};
 use crate::search;
 use crate::sys::sync::Mutex;
-use crate::tensor::{Buffer, DType};
+use crate::tensor::DType;
 use crate::transport;
 use call::{CallHome, PendingCall};
 use collective::Collective;
 use completions::{CompletionTable, OpenCalls};
 use kvstore_protocol::{Failure, Machine as _, Node, NodeStart, OpId, Placement, Reason, Time};
-use lookup::{StoreKeyNames, spec_of};
+use lookup::StoreKeyNames;
 use memory::CallMemory;
 use message_limit::MessageLimit;
 use submit::AT_ONCE;
@@ -242,39 +243,6 @@ impl WorkerStore {
         error_of(&self.local.keys.names, failure)
     }
 
-    /// Initialises keys in the local table and on the servers.
-    fn create(&self, call: &'static str, values: &Pairs<'_>) -> Result<()> {
-        self.check_writes(call)?;
-        let local = &self.local;
-        self.check_messages(call, *self.whole.lock(), &local.handling.read(), values.sizes())?;
-        let adopted = self.let_go_of_found(values.keys)?;
-        let made = local.keys.make(&local.keys.scene(call), values);
-        let fresh = made.and_then(|fresh| {
-            let handling = local.handling.read();
-            local.check_keys(call, &handling, &fresh).map(|()| fresh)
-        });
-        let result = fresh.and_then(|fresh| {
-            self.leave_unfinished();
-            self.declare(fresh)
-        });
-        if result.is_err() {
-            // Keys that were usable before remain so.
-            let _ = local.keys.add(call, &adopted);
-            self.found.lock().extend(adopted.iter().map(|slot| slot.key));
-        }
-        result
-    }
-
-    /// Removes keys from the table that were only looked up: this worker may initialise them as well.
-    fn let_go_of_found(&self, keys: &[Key]) -> Result<Vec<Arc<Slot>>> {
-        let mut found = self.found.lock();
-        let known: Vec<Key> = keys.iter().copied().filter(|key| found.remove(key)).collect();
-        let slots: Vec<_> =
-            known.iter().filter_map(|key| self.local.keys.table.get(*key)).collect();
-        self.local.keys.table.remove(&slots, || Ok(()))?;
-        Ok(slots)
-    }
-
     /// Checks that slices of keys fit in messages.
     fn check_messages(
         &self,
@@ -294,35 +262,6 @@ impl WorkerStore {
         let slots = self.local.keys.table.slots();
         let sizes = slots.iter().map(|slot| (slot.key, slot.dtype, slot.count));
         self.check_messages(call, after.merger.measures_whole_keys(), after, sizes)
-    }
-
-    /// Requests the initialisation of keys, and waits for it.
-    fn declare(&self, fresh: Vec<Arc<Slot>>) -> Result<()> {
-        let (end, whole) = (self.moment(self.local.deadline()), *self.whole.lock());
-        let mut slots = Vec::new();
-        let mut orders = Vec::new();
-        for slot in fresh {
-            let mut slot = Arc::try_unwrap(slot).map_err(|_| internal("a new key is in use"))?;
-            let empty = Buffer::new(0)?;
-            let buffer = std::mem::replace(&mut slot.value.get_mut().buffer, empty);
-            let block = self.driver.blocks.wrap(buffer, slot.bytes());
-            orders.push((slot.key.id(), spec_of(&slot, whole), Bytes::of_block(block)));
-            slots.push(Arc::new(slot));
-        }
-        let (call, result) = self.request_each(orders, |worker, (key, spec, data), now| {
-            worker.init(key, spec, data, now, end)
-        });
-        if let Err(error) = result {
-            let made: Vec<_> = call.operations().into_iter().zip(&slots).collect();
-            for some in made.chunks(AT_ONCE.0) {
-                // A stopped machine has failed the call already.
-                let _ = self.step(|worker, _| {
-                    some.iter().for_each(|(init, slot)| worker.disown(*init, slot.key.id()));
-                });
-            }
-            return Err(error);
-        }
-        self.local.keys.add("init", &slots)
     }
 
     /// Splits the keys of a removal into existing ones and those that all workers have removed.

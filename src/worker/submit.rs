@@ -121,6 +121,9 @@ impl WorkerStore {
         let values = std::mem::take(&mut plan.values);
         let codec = self.local.handling.read().codec.clone();
         let mut parts = std::mem::take(&mut memory.parts);
+        // At once: lists that grow step by step leave holes in the heap, which stay in the process.
+        parts.reserve_exact(groups.len());
+        memory.requests.reserve_exact(groups.len());
         let mut tally = CallTally::default();
         for group in groups.drain(..) {
             tally.add(&CallTally::of(group.values.len(), group.outs.len(), group.slot.bytes()));
