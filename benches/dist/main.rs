@@ -6,6 +6,9 @@
 //! `unshare -n sh -c 'ip link set lo up && tc qdisc add dev lo root tbf rate 10gbit burst 4mb latency
 //! 50ms && cargo bench --bench dist -- --tls one-16M'`.
 //!
+//! `--many-keys` measures a million keys of 16 bytes instead, in time and memory, and `--large-key` one key
+//! of 4 GB; both beside fixed limits.
+//!
 //! `KVSTORE_PROGRAM` is the path of the program `kvstore`, which makes the certificates of jobs over TLS.
 //! Words after `--` choose the cases whose names, as `dist-one-1K`, contain one of them. `--page`
 //! writes the tables into docs/performance.md, which says what the figures mean; `--quick` measures
@@ -23,6 +26,7 @@ mod credentials;
 mod gloo;
 #[path = "../common/machine.rs"]
 mod machine;
+mod many_keys;
 mod mxnet;
 mod ours;
 #[path = "../common/page.rs"]
@@ -64,6 +68,11 @@ const PEERS: &str = "--peers";
 /// Lets TLS take turns with TCP alone.
 const TLS: &str = "--tls";
 
+/// Measures a job of very many small keys instead.
+const MANY_KEYS: &str = "--many-keys";
+/// Measures a job of one key of 4 GB instead.
+const LARGE_KEY: &str = "--large-key";
+
 /// Somebody who can make rounds of a case: a push of all keys, and a pull of all.
 trait Subject {
     fn name(&self) -> String;
@@ -95,6 +104,12 @@ fn main() -> io::Result<()> {
         ["serve", role, root, way] => return ours::serve(role, root, way),
         ["raw", address, connections] => return raw::serve(address, connections),
         _ => {}
+    }
+    if page::flag(MANY_KEYS) {
+        return many_keys::many();
+    }
+    if page::flag(LARGE_KEY) {
+        return many_keys::large();
     }
     credentials::program()?;
     let (words, peers) = (page::words(), page::flag(PEERS));

@@ -62,7 +62,7 @@ impl Way {
     }
 }
 
-fn config(role: &str, root: &str, way: &str) -> Config {
+pub fn config(role: &str, root: &str, way: &str) -> Config {
     let mut config = Config::new();
     for (name, value) in [
         ("role", role),
@@ -96,6 +96,13 @@ pub fn serve(role: &str, root: &str, way: &str) -> io::Result<()> {
     store.serve().map_err(io::Error::other)
 }
 
+/// Starts this program in another role; gives its process.
+pub fn spawn(processes: &mut Processes, role: &str, root: &str, way: Way) -> io::Result<u32> {
+    let program = std::env::current_exe()?;
+    let child = processes.spawn(Command::new(program).args(["serve", role, root, way.name()]))?;
+    Ok(child.id())
+}
+
 impl Ours {
     pub fn start(case: &Case, way: Way, calls: Calls) -> io::Result<Self> {
         let root = free_address();
@@ -103,8 +110,7 @@ impl Ours {
         let credentials = secret.then(|| Credentials::make(&root)).transpose()?;
         let mut processes = Processes::and_this();
         for role in ["scheduler", "server"] {
-            let program = std::env::current_exe()?;
-            processes.spawn(Command::new(program).args(["serve", role, &root, way.name()]))?;
+            spawn(&mut processes, role, &root, way)?;
         }
         let config = config("worker", &root, way.name());
         let store = Store::open("dist_sync", &config).map_err(io::Error::other)?;
