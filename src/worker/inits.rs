@@ -97,25 +97,31 @@ impl WorkerStore {
     /// waits for no other, so workers may have the keys in any order.
     fn declare(&self, mut fresh: Vec<FreshKey>) -> Result<()> {
         let end = self.moment(self.local.deadline());
-        let (mut calls, mut result) = (Vec::new(), Ok(()));
+        let (mut operations, mut under_way, mut result) = (Vec::new(), None, Ok(()));
         for some in fresh.chunks_mut(INITS_AT_ONCE) {
-            let begun = self.begin_inits(some, end).map(|call| calls.push(call));
-            result = begun.and_then(|()| match &calls[..] {
-                // Behind it the next ones are on their way.
-                [.., before, _] => self.wait(before),
-                _ => Ok(()),
-            });
+            let call = match self.begin_inits(some, end) {
+                Ok(call) => call,
+                Err(error) => {
+                    result = Err(error);
+                    break;
+                }
+            };
+            operations.push(call.operations());
+            // Behind it the next ones are on their way.
+            if let Some(before) = under_way.replace(call) {
+                result = self.wait(&before);
+            }
             if result.is_err() {
                 break;
             }
         }
-        if let Some(last) = calls.last() {
-            let ended = self.wait(last);
+        if let Some(last) = under_way {
+            let ended = self.wait(&last);
             result = result.and(ended);
         }
         if result.is_err() {
-            let some = calls.iter().zip(fresh.chunks(INITS_AT_ONCE));
-            let made = some.flat_map(|(call, some)| call.operations().into_iter().zip(some));
+            let some = operations.into_iter().zip(fresh.chunks(INITS_AT_ONCE));
+            let made = some.flat_map(|(operations, some)| operations.into_iter().zip(some));
             let made: Vec<_> = made.collect();
             for some in made.chunks(AT_ONCE.0) {
                 // A stopped machine has failed the call already.
