@@ -37,6 +37,9 @@ const DENSE: u64 = 1 << 22;
 #[repr(C)]
 pub(crate) struct Slot {
     pub(crate) dtype: DType,
+    /// The device on which the value is; changes with the value's place, under its lock.
+    #[cfg(feature = "cuda")]
+    device: AtomicU32,
     bytes: usize,
     pub(crate) count: usize,
     /// Held while an updater runs, which excludes a second updater of this key.
@@ -49,9 +52,6 @@ pub(crate) struct Slot {
     pub(crate) order: u64,
     /// Inside the slot up to four dimensions.
     pub(crate) shape: SmallVec<[i64; 4]>,
-    /// The device on which the value is; changes with the value's place, under its lock.
-    #[cfg(feature = "cuda")]
-    device: AtomicU32,
 }
 
 /// Stands for host memory.
@@ -132,6 +132,8 @@ impl Slot {
         let (state_at, shape) = (AtomicPtr::default(), SmallVec::from_slice(shape));
         Ok(Self {
             dtype,
+            #[cfg(feature = "cuda")]
+            device: AtomicU32::new(NO_DEVICE),
             bytes,
             count,
             value,
@@ -139,8 +141,6 @@ impl Slot {
             key,
             order,
             shape,
-            #[cfg(feature = "cuda")]
-            device: AtomicU32::new(NO_DEVICE),
         })
     }
 
