@@ -66,6 +66,7 @@ impl<D> SliceBacklog<D> {
 
 /// Empty backlogs of slices that had one.
 #[derive(Debug)]
+#[expect(clippy::vec_box, reason = "slices have them behind a pointer")]
 pub(super) struct SpareBacklogs<D>(Vec<Box<SliceBacklog<D>>>);
 
 impl<D> Default for SpareBacklogs<D> {
