@@ -85,8 +85,8 @@ pub(super) struct Cluster {
     /// Target of the trouble.
     pub(super) victim: Option<Peer>,
     pub(super) struck: Time,
-    /// Whether the scheduler had heard the target since it was a member.
-    pub(super) was_met: bool,
+    /// More time until the target counts as lost: that of the first contact, before it was made.
+    pub(super) first_contact: Time,
     pub(super) met: Met,
     pub(super) reader: Option<Reader>,
     later: Later,
@@ -124,7 +124,7 @@ impl Cluster {
             deserted: BTreeSet::new(),
             victim: None,
             struck: Time::MAX,
-            was_met: true,
+            first_contact: 0,
             met: Met::default(),
             reader,
             later,
@@ -588,14 +588,11 @@ impl Cluster {
         assert!(self.network.now <= limit, "{} us too late: {failure}", self.network.now - limit);
     }
 
-    /// Maximum time until all processes know of a death; some frames about it may be lost. The first contact
-    /// has the time of the start.
+    /// Maximum time until all processes know of a death; some frames about it may be lost.
     fn time_for_news(&self) -> Time {
-        let limits = &self.scenario.limits;
-        let quarter = limits.peer_timeout / 4;
+        let quarter = self.scenario.limits.peer_timeout / 4;
         let lossy = self.scenario.loss + self.scenario.damage > 0;
-        let first = if self.was_met { 0 } else { limits.start_timeout };
-        quarter * if lossy { 6 } else { 5 } + first
+        quarter * if lossy { 6 } else { 5 } + self.first_contact
     }
 
     /// Whether a server may have been left without peers: it has lost its last worker while the scheduler was

@@ -78,10 +78,11 @@ impl Cluster {
 
     fn kill(&mut self, address: &Arc<str>) -> bool {
         self.victim = self.peer_at(address);
-        if let Some(Machine::Scheduler(scheduler)) =
-            self.processes.get(SCHEDULER).map(|it| &it.machine)
+        let scheduler = self.processes.get(SCHEDULER).map(|process| &process.machine);
+        if let (Some(Machine::Scheduler(scheduler)), Some(victim)) = (scheduler, self.victim)
+            && !scheduler.has_heard(victim)
         {
-            self.was_met = self.victim.is_none_or(|victim| scheduler.has_heard(victim));
+            self.first_contact = self.scenario.limits.start_timeout;
         }
         self.processes.remove(address).is_some()
     }

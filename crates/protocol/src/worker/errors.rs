@@ -88,7 +88,7 @@ fn waits_for_a_round<D>(op: &Operation<D>) -> bool {
         OperationKind::Pull { after, .. } => !matches!(after, PullDependency::All),
         _ => false,
     };
-    let mut awaited = op.awaited.iter().flatten();
+    let mut awaited = op.awaited.iter().flat_map(|peers| peers.iter());
     of_round && op.started && awaited.any(|peer| peer.role == Role::Worker)
 }
 
