@@ -25,7 +25,7 @@ const LARGE: usize = 1 << 20;
 const FEW_ROUNDS: usize = 5;
 /// Measurements of a call, of which one must be within the bound: a list may still grow when threads of a busy
 /// machine run in a new order, and what two threads drop at the same moment is not reused.
-const MEASUREMENTS: usize = 10;
+const MEASUREMENTS: usize = 30;
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Wire {
@@ -94,7 +94,7 @@ impl Case {
     /// for itself.
     fn bound(self) -> usize {
         match self.values {
-            Values::Rows => 36 * self.workers,
+            Values::Rows => 40 * self.workers,
             _ if self.wire != Wire::Shm && self.bytes >= LARGE => 16,
             _ => 0,
         }
