@@ -1,6 +1,7 @@
 //! Operations with tickets, and several threads on one worker's store.
 
 use std::mem;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Barrier, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -8,6 +9,7 @@ use std::time::{Duration, Instant};
 use kvstore::ErrorKind::{self, Cancelled, Closed, PeerLost, Timeout};
 use kvstore::{Error, Key, Pending, Result, Tensor, TensorMut};
 
+use super::common::wait::soon;
 use super::job::{Job, failure};
 
 const LIMIT: Duration = Duration::from_secs(20);
@@ -63,6 +65,7 @@ fn many_operations_of_a_scope_are_all_done_at_its_end() {
 
 #[test]
 fn the_ends_of_operations_are_told() {
+    let is_over = AtomicBool::new(false);
     Job::new(2, 2).run(|store, rank| {
         let (sender, told) = mpsc::channel();
         let listen = |pending: &Pending<'_, f32>, name: &'static str| {
@@ -92,9 +95,12 @@ fn the_ends_of_operations_are_told() {
             listen(&lost, "third pull");
             store.abort();
             assert_eq!(told.recv_timeout(LIMIT), Ok(("third pull", Some(Closed))));
+            is_over.store(true, Ordering::SeqCst);
         } else {
             store.barrier(LIMIT).unwrap();
             store.push(1u64, &[1.0f32; 9]).unwrap();
+            // No round waits for a worker that is done.
+            soon(LIMIT, || is_over.load(Ordering::SeqCst));
         }
     });
 }

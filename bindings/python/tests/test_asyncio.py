@@ -47,18 +47,23 @@ def test_an_awaited_operation_raises_what_it_failed_with():
     run(program())
 
 
+def adding_behind(gate):
+    """An updater that adds once the gate is open."""
+
+    def add(key, merged, stored):
+        assert gate.wait(60)
+        stored += merged
+
+    return add
+
+
 def test_other_coroutines_run_while_one_waits_and_a_cancelled_one_ends_no_operation():
     going_on = threading.Event()
 
     async def program():
         async with kvstore.create("local", threads=2) as kv:
             kv.init(3, np.ones(1, np.float32))
-
-            def wait(key, merged, stored):
-                assert going_on.wait(60)
-                stored += merged
-
-            kv.set_updater(wait)
+            kv.set_updater(adding_behind(going_on))
             ticket = kv.push_async(3, np.ones(1, np.float32))
 
             async def await_ticket():
@@ -100,12 +105,7 @@ def test_ten_thousand_operations_are_awaited_without_threads_of_their_own():
     async def program():
         async with kvstore.create("local", threads=2) as kv:
             kv.init(3, np.ones(1, np.float32))
-
-            def wait(key, merged, stored):
-                assert going_on.wait(60)
-                stored += merged
-
-            kv.set_updater(wait)
+            kv.set_updater(adding_behind(going_on))
             one = np.ones(1, np.float32)
             tickets = [kv.push_async(3, one) for _ in range(10_000)]
             before = len(os.listdir("/proc/self/task"))

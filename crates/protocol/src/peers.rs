@@ -119,6 +119,8 @@ pub(super) struct Peers<D> {
     pub(super) incarnation: u64,
     pub(super) epoch: u32,
     lines: BTreeMap<Peer, PeerStream<D>>,
+    /// Present names of peers that may not know them yet, by former name and incarnation.
+    renamed: BTreeMap<(Peer, u64), Peer>,
     frames: Vec<OutgoingFrame<D>>,
     last_now: Time,
     /// Moment of the last frame of any linked peer; pauses of this process are added.
@@ -147,6 +149,7 @@ impl<D: Data> Peers<D> {
             incarnation,
             epoch: 0,
             lines,
+            renamed: BTreeMap::new(),
             frames,
             last_now: now,
             any_heard: now,
@@ -213,13 +216,23 @@ impl<D: Data> Peers<D> {
         std::mem::take(&mut self.news)
     }
 
-    /// Members have other ranks than assumed: their streams continue under the right ones.
+    /// Members have other ranks than assumed: their streams continue under the right ones, with frames under
+    /// both names until they know.
     pub(super) fn rename(&mut self, names: &[(Peer, Peer)]) {
         let old: Vec<_> = names.iter().map(|(old, _)| self.lines.remove(old)).collect();
-        for (line, (_, new)) in old.into_iter().zip(names) {
+        for (line, (old, new)) in old.into_iter().zip(names) {
             debug_assert!(!self.lines.contains_key(new), "each seat has one stream: {names:?}");
-            self.lines.extend(line.map(|line| (*new, line)));
+            let Some(line) = line else { continue };
+            if old != new {
+                self.renamed.insert((*old, line.link.incarnation()), *new);
+            }
+            self.lines.insert(*new, line);
         }
+    }
+
+    /// The present name of the process that sends frames under this one.
+    pub(super) fn present_name(&self, peer: Peer, incarnation: u64) -> Peer {
+        self.renamed.get(&(peer, incarnation)).copied().unwrap_or(peer)
     }
 
     pub(super) fn incarnation_of(&self, peer: Peer) -> Option<u64> {

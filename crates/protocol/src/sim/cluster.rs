@@ -330,7 +330,8 @@ impl Cluster {
                         let victim = self.victim == Some(node.me());
                         let alone = self.is_alone(failure);
                         self.deserted.extend(alone.then(|| address.clone()));
-                        assert!(victim || alone, "{address} was not hit: {failure}");
+                        let never_met = self.never_met(failure);
+                        assert!(victim || alone || never_met, "{address} was not hit: {failure}");
                     }
                     _ => {}
                 }
@@ -554,7 +555,11 @@ impl Cluster {
         {
             let out: Option<Vec<f32>> = open.out.into_iter().collect();
             let out = out.expect("all slices have come");
-            self.model.pulled(key, generation, me.rank, open.round, program.done, &out);
+            // A push that failed is in no value.
+            let finished = || self.model.finished(key, generation, me.rank);
+            let round = if program.failed { finished() } else { open.round };
+            let exact = !program.done && !program.failed;
+            self.model.pulled(key, generation, (me.rank, round), exact, &out);
         }
     }
 
@@ -581,11 +586,24 @@ impl Cluster {
         let Some(victim) = self.fails() else {
             panic!("{me}: nothing may fail here: {failure}");
         };
-        assert_eq!(failure.reason, Reason::PeerLost, "{failure}");
-        assert!(failure.to_string().contains(&victim.to_string()), "{failure}");
-        assert!(failure.to_string().contains(" at "), "the address is missing: {failure}");
-        let limit = self.struck.max(began) + self.time_for_news();
+        let text = failure.to_string();
+        let mut limit = self.struck.max(began) + self.time_for_news();
+        if self.never_met(failure) {
+            limit += self.scenario.limits.start_timeout;
+        } else {
+            assert_eq!(failure.reason, Reason::PeerLost, "{failure}");
+        }
+        assert!(text.contains(&victim.to_string()), "{failure}");
+        assert!(text.contains(" at "), "the address is missing: {failure}");
         assert!(self.network.now <= limit, "{} us too late: {failure}", self.network.now - limit);
+    }
+
+    /// Whether a process had no contact with the target before the trouble.
+    fn never_met(&self, failure: &Failure) -> bool {
+        let is_first = failure.reason == Reason::Timeout;
+        let text = failure.to_string();
+        let names = self.victim.is_some_and(|victim| text.contains(&victim.to_string()));
+        is_first && text.contains("was not reached") && names
     }
 
     /// Maximum time until all processes know of a death; some frames about it may be lost.

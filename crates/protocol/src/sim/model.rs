@@ -246,14 +246,19 @@ impl Model {
         self.made.insert((key, generation, rank, round));
     }
 
-    /// A worker has pulled the whole key after this many pushes of its own.
+    /// Number of pushes that have finished on a worker, one after the other.
+    pub(super) fn finished(&self, key: u64, generation: u32, rank: u32) -> u64 {
+        let is_made = |round: &u64| self.made.contains(&(key, generation, rank, *round));
+        (1..).take_while(is_made).count() as u64
+    }
+
+    /// A worker has pulled the whole key after this many pushes of its own; `exact` if it goes on.
     pub(super) fn pulled(
         &self,
         key: u64,
         generation: u32,
-        rank: u32,
-        after: u64,
-        done: bool,
+        (rank, after): (u32, u64),
+        exact: bool,
         out: &[f32],
     ) {
         let mut total = 0;
@@ -267,7 +272,7 @@ impl Model {
                 Mode::Sync => usize::try_from(after).unwrap(),
                 Mode::Async { .. } => log.after(rank, after),
             };
-            let exact = self.mode == Mode::Sync && !done;
+            let exact = self.mode == Mode::Sync && exact;
             let most = if exact { least + 1 } else { log.history.len() };
             let right = log.history.get(least..most).unwrap_or(&[]);
             assert!(

@@ -128,8 +128,10 @@ impl<D: Data> Machine<D> for Scheduler<D> {
         self.end.as_ref()
     }
 
-    fn receive(&mut self, message: Message<D>, now: Time) {
+    fn receive(&mut self, mut message: Message<D>, now: Time) {
         self.net.notice_pause(now);
+        let head = &mut message.head;
+        head.rank = self.net.present_name(head.sender(), head.incarnation).rank;
         // An observer need not know the identity of the job.
         let (peer, kind) = (message.head.sender(), message.head.kind);
         if kind == MessageKind::Look {
