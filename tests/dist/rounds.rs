@@ -115,7 +115,8 @@ fn workers_with_different_orders_of_keys_learn_the_remedy() {
         assert!(text.contains(&format!("pull: key {}, round 1", order[0])), "{text}");
         assert!(text.contains(&format!("waiting for worker {}", 1 - rank)), "{text}");
         assert!(text.contains("in the same order, in one list, or with tickets"), "{text}");
-        // Both now make the other push.
+        // Both now make the other push, neither while the other one still waits.
+        store.barrier(LIMIT).unwrap();
         store.push(order[1], &[1.0f32; 3]).unwrap();
         store.barrier(LIMIT).unwrap();
         assert_eq!(order.map(|key| pull(store, key, 3)), [2.0; 2]);
