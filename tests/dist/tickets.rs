@@ -2,7 +2,7 @@
 
 use std::mem;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Barrier, mpsc};
+use std::sync::{Arc, Barrier, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -65,8 +65,8 @@ fn many_operations_of_a_scope_are_all_done_at_its_end() {
 
 #[test]
 fn the_ends_of_operations_are_told() {
-    let is_over = AtomicBool::new(false);
-    Job::new(2, 2).run(|store, rank| {
+    let is_over = Arc::new(AtomicBool::new(false));
+    Job::new(2, 2).run(move |store, rank| {
         let (sender, told) = mpsc::channel();
         let listen = |pending: &Pending<'_, f32>, name: &'static str| {
             let sender = sender.clone();
