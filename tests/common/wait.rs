@@ -25,7 +25,9 @@ pub fn free_address() -> String {
     const FIRST: u32 = 10_000;
     const COUNT: u32 = 20_000;
     static NEXT: AtomicU32 = AtomicU32::new(0);
-    let next = || NEXT.fetch_add(1, Ordering::Relaxed) + process::id() % COUNT;
+    // Processes that are started one after the other begin far from each other.
+    let first = process::id().wrapping_mul(0x9E37_79B9) >> 8;
+    let next = || NEXT.fetch_add(1, Ordering::Relaxed) + first;
     let mut addresses = (0..COUNT).map(|_| format!("127.0.0.1:{}", FIRST + next() % COUNT));
     addresses.find(|address| TcpListener::bind(address).is_ok()).expect("a port of the loopback")
 }
