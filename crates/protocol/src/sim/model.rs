@@ -249,7 +249,7 @@ impl Model {
     /// Number of pushes that have finished on a worker, one after the other.
     pub(super) fn finished(&self, key: u64, generation: u32, rank: u32) -> u64 {
         let is_made = |round: &u64| self.made.contains(&(key, generation, rank, *round));
-        (1..).take_while(is_made).count() as u64
+        (1..=self.made.len() as u64).take_while(is_made).count() as u64
     }
 
     /// A worker has pulled the whole key after this many pushes of its own; `exact` if it goes on.
