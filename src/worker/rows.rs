@@ -15,7 +15,7 @@ use crate::sys::DefaultFloats;
 use crate::tensor::Buffer;
 use kvstore_protocol::Placement;
 
-/// Maximum number of rows of a push whose memory is kept.
+/// Maximum number of rows, the same ones counted again, of a push whose memory is kept.
 const MOST_ROWS: usize = 1 << 16;
 
 /// Memory of the pushes of rows of one thread.
@@ -30,7 +30,7 @@ pub(super) struct RowMemory {
 impl RowMemory {
     /// Frees the memory of a large push.
     pub(super) fn shrink(&mut self) {
-        if self.rows.capacity() > MOST_ROWS {
+        if self.sums.capacity() > MOST_ROWS {
             *self = Self::default();
         }
     }

@@ -95,6 +95,11 @@ impl RowSums {
         self.ready.clear();
     }
 
+    /// Number of rows, the same ones counted again, for which there is memory.
+    pub(crate) fn capacity(&self) -> usize {
+        self.parts.capacity()
+    }
+
     /// Number of bytes of the sums.
     pub(crate) fn bytes(&self, slot: &Slot) -> usize {
         self.rows() * slot.row_length() * slot.dtype.size()
