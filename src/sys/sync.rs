@@ -14,6 +14,9 @@ use std::time::Instant;
 pub(crate) use base::Arc;
 pub(crate) use base::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering, fence};
 
+use crate::deadline::Deadline;
+use crate::interrupt;
+
 /// A lock that ignores poisoning: a panic of ours poisons the whole store, which then reports it.
 pub(crate) struct Mutex<T>(base::Mutex<T>);
 
@@ -121,6 +124,23 @@ impl Condvar {
             let woken = self.0.wait_timeout(held, left);
             guard.0 = Some(woken.unwrap_or_else(PoisonError::into_inner).0);
             Instant::now() >= end
+        }
+    }
+
+    /// Waits for a change of what `lock` protects; true if the deadline has passed, or this thread was
+    /// interrupted.
+    pub(crate) fn pause<'a, T>(
+        &self,
+        lock: &'a Mutex<T>,
+        guard: &mut MutexGuard<'a, T>,
+        deadline: Deadline,
+    ) -> bool {
+        match interrupt::next(deadline.moment()) {
+            None => {
+                self.wait(guard);
+                false
+            }
+            Some(end) => self.wait_until(guard, end) && lock.unlocked(guard, || deadline.is_over()),
         }
     }
 

@@ -8,12 +8,11 @@ use std::collections::VecDeque;
 
 use crate::deadline::Deadline;
 use crate::error::{Result, fail};
-use crate::interrupt;
 use crate::log::{Level, log};
 use crate::panics;
 use crate::pool::without_signals;
 use crate::reentry::{CallbackKind, CallbackScope, inside};
-use crate::sys::sync::{Arc, Condvar, Mutex, MutexGuard};
+use crate::sys::sync::{Arc, Condvar, Mutex};
 
 /// Gets the ticket and the result of an operation that has ended.
 pub(crate) type DoneCallback = Box<dyn FnOnce(u64, &Result<()>) + Send>;
@@ -110,27 +109,14 @@ impl CallThread {
     }
 
     fn wait(&self, deadline: Deadline, is_over: impl Fn(&CallQueue) -> bool) -> bool {
-        let mut queue = self.0.state.lock();
+        let SharedQueue { store, state, changed } = &*self.0;
+        let mut queue = state.lock();
         while !is_over(&queue) {
-            if inside(self.0.store).is_some() || self.pause(&mut queue, deadline) {
+            if inside(*store).is_some() || changed.pause(state, &mut queue, deadline) {
                 return false;
             }
         }
         true
-    }
-
-    /// Waits for a change; true if the deadline has passed, or this thread was interrupted.
-    fn pause<'a>(&'a self, queue: &mut MutexGuard<'a, CallQueue>, deadline: Deadline) -> bool {
-        let SharedQueue { state, changed, .. } = &*self.0;
-        match interrupt::next(deadline.moment()) {
-            None => {
-                changed.wait(queue);
-                false
-            }
-            Some(end) => {
-                changed.wait_until(queue, end) && state.unlocked(queue, || deadline.is_over())
-            }
-        }
     }
 }
 

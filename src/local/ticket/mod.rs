@@ -25,7 +25,6 @@ use state::{OperationPhase, TicketState};
 
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result, fail};
-use crate::interrupt;
 use crate::sys::sync::{Arc, AtomicBool, AtomicUsize, Condvar, Mutex, MutexGuard, Ordering};
 
 /// Bits of a ticket that number the operation; those above name the store.
@@ -387,16 +386,7 @@ impl<W: TicketWork> Tickets<W> {
 
     /// Waits for a change; true if the deadline has passed, or this thread was interrupted.
     fn pause<'a>(&'a self, state: &mut MutexGuard<'a, TicketState<W>>, deadline: Deadline) -> bool {
-        match interrupt::next(deadline.moment()) {
-            None => {
-                self.changed.wait(state);
-                false
-            }
-            Some(end) => {
-                self.changed.wait_until(state, end)
-                    && self.state.unlocked(state, || deadline.is_over())
-            }
-        }
+        self.changed.pause(&self.state, state, deadline)
     }
 
     /// Leaves the queues without a turn; returns how many operations are ready.
