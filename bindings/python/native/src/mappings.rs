@@ -12,32 +12,21 @@ type Argument<'a, 'py> = Option<&'a Bound<'py, PyAny>>;
 pub type Arguments<'a, 'py> = (Argument<'a, 'py>, Argument<'a, 'py>, Argument<'a, 'py>);
 
 /// The arguments of a data call: a key or a list of keys, and what belongs to it.
-pub struct Lists<'a, 'py> {
+pub struct Lists<'py> {
     pub key: Bound<'py, PyAny>,
     pub arrays: Bound<'py, PyAny>,
-    pub second: Argument<'a, 'py>,
-    /// The arrays of the second mapping.
-    found: Option<Bound<'py, PyAny>>,
-}
-
-impl<'py> Lists<'_, 'py> {
-    pub fn second(&self) -> Option<&Bound<'py, PyAny>> {
-        self.found.as_ref().or(self.second)
-    }
+    pub second: Option<Bound<'py, PyAny>>,
 }
 
 /// The arguments of a call as lists. A mapping stands for its keys and, in their place, its values: it is the
 /// only argument of its kind, and what belongs to the second list is a mapping too. `None` for arguments
 /// that are not there; only a pull may leave out the key.
-pub fn lists<'a, 'py>(
-    call: &str,
-    (key, arrays, second): Arguments<'a, 'py>,
-) -> PyResult<Lists<'a, 'py>> {
+pub fn lists<'py>(call: &str, (key, arrays, second): Arguments<'_, 'py>) -> PyResult<Lists<'py>> {
     let no_key = key.is_none_or(PyAnyMethods::is_none);
-    if no_key && call == "pull" && arrays.is_some_and(is_mapping) {
-        return of_mappings(call, arrays, None);
+    if let Some(out) = arrays.filter(|out| no_key && call == "pull" && is_mapping(out)) {
+        return of_mappings(call, out, None);
     }
-    if key.is_some_and(is_mapping) {
+    if let Some(key) = key.filter(|key| is_mapping(key)) {
         if call.ends_with("rows") {
             let text = format!("{call}: a mapping says nothing of row ids; pass a list of keys");
             return Err(PyTypeError::new_err(text));
@@ -54,18 +43,18 @@ pub fn lists<'a, 'py>(
     let key = key.ok_or_else(|| missing("key"))?.clone();
     let name = if call == "pull" { "out" } else { "value" };
     let arrays = arrays.ok_or_else(|| missing(name))?.clone();
-    Ok(Lists { key, arrays, second, found: None })
+    Ok(Lists { key, arrays, second: second.cloned() })
 }
 
-fn of_mappings<'a, 'py>(
+fn of_mappings<'py>(
     call: &str,
-    first: Argument<'a, 'py>,
-    second: Argument<'a, 'py>,
-) -> PyResult<Lists<'a, 'py>> {
-    let first = first.ok_or_else(|| PyTypeError::new_err("no mapping"))?.cast::<PyMapping>()?;
+    first: &Bound<'py, PyAny>,
+    second: Argument<'_, 'py>,
+) -> PyResult<Lists<'py>> {
+    let first = first.cast::<PyMapping>()?;
     let (keys, arrays) = (first.keys()?, first.values()?);
-    let found = second.map(|second| look_up(call, &keys, second)).transpose()?;
-    Ok(Lists { key: keys.into_any(), arrays: arrays.into_any(), second: None, found })
+    let second = second.map(|second| look_up(call, &keys, second)).transpose()?;
+    Ok(Lists { key: keys.into_any(), arrays: arrays.into_any(), second })
 }
 
 /// The arrays of a mapping for these keys.

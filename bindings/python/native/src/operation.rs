@@ -125,7 +125,7 @@ impl Call {
         life: Life,
     ) -> PyResult<Lent> {
         let lists = mappings::lists(&self.name, arguments)?;
-        let (key, arrays, second) = (&lists.key, &lists.arrays, lists.second());
+        let (key, arrays, second) = (&lists.key, &lists.arrays, lists.second.as_ref());
         let mut lender = Lender::new(&self.name, handle, life);
         if matches!(self.function, Function::Init(_) | Function::One(_)) {
             lender.lend(key, arrays, self.role)?;
