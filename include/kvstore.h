@@ -234,7 +234,7 @@ enum kv_status
      */
     KV_ERR_CORRUPT = 62,
     /**
-     * An address cannot be used or reached: a port in use, a name that nobody knows.
+     * An address cannot be used or reached: a port in use, a name that no resolver knows.
      */
     KV_ERR_NETWORK = 63,
     /**
@@ -386,7 +386,7 @@ enum kv_log_level
      */
     KV_LOG_ERROR = 1,
     /**
-     * Things that lose work: failures nobody waited for, a free with operations pending.
+     * Things that lose work: failures that no call has reported, a free with operations pending.
      */
     KV_LOG_WARN = 2,
     /**
@@ -586,7 +586,7 @@ kv_status kv_create(const char *type, const struct kv_config *config, struct kv_
  *
  * @param timeout_ms  how long to wait, -1 for ever, 0 not at all.
  * @return `KV_ERR_TIMEOUT`: operations, or functions of kv_on_done(), are still at work, the store
- *         stays open. Any other error is the first failure of an operation that nobody waited for:
+ *         stays open. Any other error is the first failure that no call has reported:
  *         the store is closed then. Closing a closed store succeeds.
  *
  * Threads: any. Blocks: up to `timeout_ms`.
@@ -667,8 +667,8 @@ kv_status kv_num_workers(struct kv_store *store, int32_t *count);
 kv_status kv_barrier(struct kv_store *store, int64_t timeout_ms);
 
 /**
- * Says that this worker pushes no more: nobody waits for it from now on. It may still pull, and save
- * what there is when the others push no more either. Local stores: no effect.
+ * Says that this worker pushes no more: no round waits for it from now on. It may still pull, and
+ * save what there is when the others push no more either. Local stores: no effect.
  *
  * Threads: any.
  */
@@ -972,7 +972,7 @@ kv_status kv_wait(struct kv_store *store, kv_ticket ticket, int64_t timeout_ms);
  * Waits for every operation that was pending when the call was made.
  *
  * @param timeout_ms  how long to wait, -1 for ever, 0 not at all.
- * @return the first failure, by ticket, that nobody has been told of; the message counts the
+ * @return the first failure, by ticket, that no call has reported; the message counts the
  *         others, and all of them count as told. `KV_ERR_TIMEOUT`: operations go on.
  *
  * Threads: any. Blocks: up to `timeout_ms`.

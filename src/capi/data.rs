@@ -330,7 +330,7 @@ pub unsafe extern "C" fn kv_wait(
 /// Waits for every operation that was pending when the call was made.
 ///
 /// @param timeout_ms  how long to wait, -1 for ever, 0 not at all.
-/// @return the first failure, by ticket, that nobody has been told of; the message counts the
+/// @return the first failure, by ticket, that no call has reported; the message counts the
 ///         others, and all of them count as told. `KV_ERR_TIMEOUT`: operations go on.
 ///
 /// Threads: any. Blocks: up to `timeout_ms`.

@@ -57,7 +57,7 @@ pub unsafe extern "C" fn kv_create(
 ///
 /// @param timeout_ms  how long to wait, -1 for ever, 0 not at all.
 /// @return `KV_ERR_TIMEOUT`: operations, or functions of kv_on_done(), are still at work, the store
-///         stays open. Any other error is the first failure of an operation that nobody waited for:
+///         stays open. Any other error is the first failure that no call has reported:
 ///         the store is closed then. Closing a closed store succeeds.
 ///
 /// Threads: any. Blocks: up to `timeout_ms`.
@@ -176,8 +176,8 @@ pub unsafe extern "C" fn kv_barrier(store: *mut kv_store, timeout_ms: i64) -> kv
     guard_store(store, |store| store.barrier(Deadline::from_ms(timeout_ms)?))
 }
 
-/// Says that this worker pushes no more: nobody waits for it from now on. It may still pull, and save
-/// what there is when the others push no more either. Local stores: no effect.
+/// Says that this worker pushes no more: no round waits for it from now on. It may still pull, and
+/// save what there is when the others push no more either. Local stores: no effect.
 ///
 /// Threads: any.
 #[unsafe(no_mangle)]

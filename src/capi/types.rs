@@ -69,7 +69,7 @@ pub enum kv_status {
     KV_ERR_IO = 61,
     /// A file is cut off or altered.
     KV_ERR_CORRUPT = 62,
-    /// An address cannot be used or reached: a port in use, a name that nobody knows.
+    /// An address cannot be used or reached: a port in use, a name that no resolver knows.
     KV_ERR_NETWORK = 63,
     /// A GPU failed, or cannot be used; the message has CUDA's name of the error.
     KV_ERR_DEVICE = 64,
@@ -141,7 +141,7 @@ pub enum kv_log_level {
     KV_LOG_OFF = 0,
     /// Bugs of this library.
     KV_LOG_ERROR = 1,
-    /// Things that lose work: failures nobody waited for, a free with operations pending.
+    /// Things that lose work: failures that no call has reported, a free with operations pending.
     KV_LOG_WARN = 2,
     /// Stores opened and closed.
     KV_LOG_INFO = 3,
