@@ -51,6 +51,8 @@
  *   isa             auto, scalar, avx2, avx512, neon: the instruction set of the kernels; auto.
  *   timeout_ms      how long a call with `ticket` NULL waits, -1 for ever; 600000.
  *   updater_undo    yes or no: restore the stored value when an updater fails; no. Costs a copy.
+ *   sum_order       linear or tree: how the values of a key are added up; linear (left to right).
+ *                   Under tree any number of workers gives the same bits; all workers alike.
  *   cuda            auto, no, or a path: the driver for tensors in CUDA memory, opened at the first
  *                   one; auto (libcuda.so.1).
  *   devices         all, or numbers such as 0,1: the GPUs whose tensors are taken; all.
@@ -825,11 +827,12 @@ kv_status kv_init(struct kv_store *store,
 /**
  * Adds up the values of each key and merges the sum into the stored value.
  *
- * The values of one key (one per device) are added left to right in call order and rounded once
- * to the key's dtype; f16 and bf16 are added in f32; integers wrap; one value is copied bit for
- * bit. The sum then replaces the stored value, or goes through the updater. Equal keys need not
- * be adjacent. Keys are processed in ascending order of integers, then names in order of their
- * init. A value of another float dtype is converted to the key's first.
+ * The values of one key (one per device) are added left to right in call order, or by the tree of
+ * the option `sum_order`, and rounded once to the key's dtype; f16 and bf16 are added in f32;
+ * integers wrap; one value is copied bit for bit. The sum then replaces the stored value, or goes
+ * through the updater. Equal keys need not be adjacent. Keys are processed in ascending order of
+ * integers, then names in order of their init. A value of another float dtype is converted to the
+ * key's first.
  *
  * @param keys      `count` keys, each initialised before.
  * @param values    `count` tensors of their keys' shapes. Lent until the operation completes.
@@ -839,7 +842,8 @@ kv_status kv_init(struct kv_store *store,
  * @param ticket    receives a ticket for kv_wait(); NULL waits here, up to the option
  *                  `timeout_ms`.
  * @return `KV_ERR_KEY_NOT_FOUND`, `KV_ERR_SHAPE_MISMATCH`, `KV_ERR_DTYPE_MISMATCH`,
- *         `KV_ERR_INVALID_ARGUMENT`, `KV_ERR_UNSUPPORTED`: nothing has been applied.
+ *         `KV_ERR_INVALID_ARGUMENT`, `KV_ERR_UNSUPPORTED`, `KV_ERR_OPTION` (a number of values of
+ *         one worker that `sum_order=tree` does not take): nothing has been applied.
  *         `KV_ERR_CALLBACK`: keys before the one in the message are applied, it and those after
  *         it are not. `KV_ERR_TIMEOUT`: in a store of one process nothing has been applied, if the
  *         message says so; otherwise keys before the one in the message are applied, it and those
@@ -1242,7 +1246,8 @@ kv_status kv_set_key_hyperparameter(struct kv_store *store,
  * @return `KV_ERR_OPTION` for an unknown name or a value that does not fit (the message lists near
  *         names), `KV_ERR_DTYPE_MISMATCH` if a key holds floats that the codec does not take: all
  *         take f32, `fp16` and `bf16` also f64; nothing has changed then. While a codec is set,
- *         kv_init() refuses such keys with `KV_ERR_DTYPE_MISMATCH`.
+ *         kv_init() refuses such keys with `KV_ERR_DTYPE_MISMATCH`. `KV_ERR_UNSUPPORTED` in a
+ *         store with `sum_order=tree`.
  *
  * Threads: any.
  */

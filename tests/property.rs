@@ -447,8 +447,10 @@ fn open(random: &mut Random) -> (Store, Model) {
     config.set("threads", random.pick(&["1", "2", "3"])).unwrap();
     config.set("updater_undo", undo).unwrap();
     config.set("isa", random.pick(&["auto", "scalar"])).unwrap();
+    let order = random.pick(&["linear", "tree"]);
+    config.set("sum_order", order).unwrap();
     let store = Store::open(random.pick(&["local", "device"]), &config).unwrap();
-    (store, Model::new(undo == "yes"))
+    (store, Model::new(undo == "yes", order == "tree"))
 }
 
 #[test]
@@ -481,20 +483,22 @@ fn values_that_several_threads_share_do_what_the_model_does() {
         for dtype in
             DType::ALL.iter().copied().cycle().take(DType::ALL.len() * 2 / reduction().min(4))
         {
+            let order = random.pick(&["linear", "tree"]);
             let config = Config::new().with("threads", "4").unwrap();
+            let config = config.with("sum_order", order).unwrap();
             let store = Store::open("local", &config).unwrap();
             let key = Key::from(random.next() >> 1);
             let keys = vec![key];
             let random = Random::new(random.next());
-            let mut player =
-                Player { folder: &folder, random, model: Model::new(false), keys, operations: 0 };
+            let model = Model::new(false, order == "tree");
+            let mut player = Player { folder: &folder, random, model, keys, operations: 0 };
             // Above the size from which the work is split, with a border inside a row.
             let value = player.value(dtype, &[3, 700_001 / dtype.size()]);
             let value = [(key, value)];
             player.model.apply(Call::Init, &value, &[]);
             let memory = array(dtype, &value[0].1.shape, &value[0].1.bits, &mut player.random);
             store.init(key, memory.tensor()).unwrap();
-            player.call_list(&store, Call::Push, 3);
+            player.call_list(&store, Call::Push, 5);
             player.set_updater(&store);
             player.call_list(&store, Call::PushPull, 2);
             player.check_all(&store);

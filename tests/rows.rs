@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use common::memory::{Memory, array};
 use common::random::{self, Random, operations};
-use common::scalar::{Scalar, convert_bits, same_bits, sum_bits};
+use common::scalar::{Scalar, convert_bits, same_bits, sum_bits, tree_bits};
 use common::watchdog::bounded;
 use kvstore::{Config, DType, ErrorKind, Key, Store, Tensor, TensorMut};
 use ndarray::ArrayView;
@@ -64,6 +64,15 @@ struct Player {
     random: Random,
     tables: Vec<Table>,
     adds: bool,
+    by_tree: bool,
+}
+
+/// The sum of a row's elements, which have positions.
+fn sum(dtype: DType, by_tree: bool, pushed: &[(u64, u64)]) -> u64 {
+    if by_tree {
+        return tree_bits(dtype, pushed);
+    }
+    sum_bits(dtype, &pushed.iter().map(|it| it.1).collect::<Vec<_>>())
 }
 
 impl Player {
@@ -99,17 +108,20 @@ impl Player {
             let length = table.bits.len() / table.shape[0];
             for at in 0..table.bits.len() {
                 let (row, column) = (at / length, at % length);
-                let pushed: Vec<u64> = mine
-                    .iter()
-                    .flat_map(|part| {
+                // A row that a part has several times is a subtree at the part's position.
+                let pushed: Vec<(u64, u64)> = (0u64..)
+                    .zip(&mine)
+                    .flat_map(|(position, part)| {
                         let named = part.ids.iter().enumerate();
                         let named = named.filter(move |(_, id)| **id == row as i64);
                         let bits = named.map(move |(i, _)| part.bits[i * length + column]);
-                        bits.map(|bits| convert_bits(part.dtype, table.dtype, bits))
+                        let bits = bits.map(|bits| convert_bits(part.dtype, table.dtype, bits));
+                        (position << 32..).zip(bits)
                     })
                     .collect();
                 // The dense sum has zeros where nothing is pushed.
-                let sum = if pushed.is_empty() { 0 } else { sum_bits(table.dtype, &pushed) };
+                let sum =
+                    if pushed.is_empty() { 0 } else { sum(table.dtype, self.by_tree, &pushed) };
                 if self.adds {
                     table.bits[at] = sum_bits(table.dtype, &[table.bits[at], sum]);
                 } else if !pushed.is_empty() {
@@ -147,8 +159,8 @@ fn keys(player: &Player, parts: &[Part]) -> Vec<Key> {
     parts.iter().map(|part| player.tables[part.key].key).collect()
 }
 
-fn run(store: &Store, seed: u64, adds: bool) {
-    let mut player = Player { random: Random::new(seed), tables: Vec::new(), adds };
+fn run(store: &Store, seed: u64, adds: bool, by_tree: bool) {
+    let mut player = Player { random: Random::new(seed), tables: Vec::new(), adds, by_tree };
     for (index, dtype) in DTYPES.iter().cycle().take(24).enumerate() {
         let shape = player.random.pick(SHAPES).to_vec();
         let bits = player.bits(*dtype, shape.iter().product());
@@ -197,7 +209,11 @@ fn rows_are_summed_replaced_and_pulled_as_a_scalar_loop_does_it() {
         let mut random = random::from_environment("rows");
         for (threads, isa) in [("1", "auto"), ("4", "auto"), ("2", "scalar")] {
             let seed = random.next();
-            run(&Store::open("local", &config(threads, isa)).unwrap(), seed, false);
+            for by_tree in [false, true] {
+                let order = if by_tree { "tree" } else { "linear" };
+                let config = config(threads, isa).with("sum_order", order).unwrap();
+                run(&Store::open("local", &config).unwrap(), seed, false, by_tree);
+            }
         }
     });
 }
@@ -218,7 +234,7 @@ fn an_updater_gets_the_dense_sum() {
                 Ok(())
             })
             .unwrap();
-        run(&store, random.next(), true);
+        run(&store, random.next(), true, false);
     });
 }
 

@@ -127,11 +127,12 @@ pub unsafe extern "C" fn kv_init(
 
 /// Adds up the values of each key and merges the sum into the stored value.
 ///
-/// The values of one key (one per device) are added left to right in call order and rounded once
-/// to the key's dtype; f16 and bf16 are added in f32; integers wrap; one value is copied bit for
-/// bit. The sum then replaces the stored value, or goes through the updater. Equal keys need not
-/// be adjacent. Keys are processed in ascending order of integers, then names in order of their
-/// init. A value of another float dtype is converted to the key's first.
+/// The values of one key (one per device) are added left to right in call order, or by the tree of
+/// the option `sum_order`, and rounded once to the key's dtype; f16 and bf16 are added in f32;
+/// integers wrap; one value is copied bit for bit. The sum then replaces the stored value, or goes
+/// through the updater. Equal keys need not be adjacent. Keys are processed in ascending order of
+/// integers, then names in order of their init. A value of another float dtype is converted to the
+/// key's first.
 ///
 /// @param keys      `count` keys, each initialised before.
 /// @param values    `count` tensors of their keys' shapes. Lent until the operation completes.
@@ -141,7 +142,8 @@ pub unsafe extern "C" fn kv_init(
 /// @param ticket    receives a ticket for kv_wait(); NULL waits here, up to the option
 ///                  `timeout_ms`.
 /// @return `KV_ERR_KEY_NOT_FOUND`, `KV_ERR_SHAPE_MISMATCH`, `KV_ERR_DTYPE_MISMATCH`,
-///         `KV_ERR_INVALID_ARGUMENT`, `KV_ERR_UNSUPPORTED`: nothing has been applied.
+///         `KV_ERR_INVALID_ARGUMENT`, `KV_ERR_UNSUPPORTED`, `KV_ERR_OPTION` (a number of values of
+///         one worker that `sum_order=tree` does not take): nothing has been applied.
 ///         `KV_ERR_CALLBACK`: keys before the one in the message are applied, it and those after
 ///         it are not. `KV_ERR_TIMEOUT`: in a store of one process nothing has been applied, if the
 ///         message says so; otherwise keys before the one in the message are applied, it and those

@@ -116,7 +116,8 @@ pub unsafe extern "C" fn kv_set_key_hyperparameter(
 /// @return `KV_ERR_OPTION` for an unknown name or a value that does not fit (the message lists near
 ///         names), `KV_ERR_DTYPE_MISMATCH` if a key holds floats that the codec does not take: all
 ///         take f32, `fp16` and `bf16` also f64; nothing has changed then. While a codec is set,
-///         kv_init() refuses such keys with `KV_ERR_DTYPE_MISMATCH`.
+///         kv_init() refuses such keys with `KV_ERR_DTYPE_MISMATCH`. `KV_ERR_UNSUPPORTED` in a
+///         store with `sum_order=tree`.
 ///
 /// Threads: any.
 #[unsafe(no_mangle)]

@@ -26,6 +26,8 @@ pub(crate) struct JobConfig {
     pub(crate) max_rounds_ahead: u64,
     pub(crate) slice_bytes: u64,
     pub(crate) hold_bytes: u64,
+    /// Sums are those of a binary tree.
+    pub(crate) adds_by_tree: bool,
     /// Processes of one machine exchange values through shared memory.
     pub(crate) shm: bool,
     /// `auto`, or the name of a transport.
@@ -148,6 +150,7 @@ impl JobConfig {
             max_rounds_ahead: number("max_rounds_ahead", 1)?,
             slice_bytes: number("slice_bytes", 256 << 10)?,
             hold_bytes: number("hold_bytes", 256 << 20)?,
+            adds_by_tree: find("sum_order")?.as_deref() == Some("tree"),
             shm: find("shm")?.as_deref() != Some("no"),
             transport: find("transport")?.unwrap_or_else(|| "auto".into()),
             metrics: find("metrics")?,

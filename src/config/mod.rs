@@ -18,7 +18,7 @@ pub(crate) use devices::{CudaChoice, DeviceSettings};
 pub(crate) use job::{AcceptedTokens, Integrity, JobConfig, Secrets};
 
 use crate::error::{Error, Result, fail};
-use crate::kernel::Isa;
+use crate::kernel::{Isa, SumOrder};
 use crate::suggest;
 
 /// The format of an option's value.
@@ -53,6 +53,7 @@ const OPTIONS: &[(&str, OptionForm)] = &[
     ("isa", OneOf(&["auto", "scalar", "avx2", "avx512", "neon"])),
     ("timeout_ms", Number { least: -1, most: 31_536_000_000 }),
     ("updater_undo", YesNo),
+    ("sum_order", OneOf(&["linear", "tree"])),
     ("cuda", Text),
     ("devices", Devices),
     ("device_bytes", BYTES),
@@ -242,6 +243,7 @@ pub(crate) struct Settings {
     /// None waits for ever.
     pub(crate) timeout: Option<Duration>,
     pub(crate) updater_undo: bool,
+    pub(crate) sum_order: SumOrder<'static>,
     #[cfg(feature = "cuda")]
     pub(crate) devices: DeviceSettings,
     #[cfg(feature = "fault-injection")]
@@ -257,6 +259,8 @@ impl Settings {
         let isa = config.find("isa").map_err(create)?;
         let timeout = config.number("timeout_ms").map_err(create)?;
         let undo = config.find("updater_undo").map_err(create)?;
+        let order = config.find("sum_order").map_err(create)?;
+        let is_tree = order.as_deref() == Some("tree");
         // Options of jobs have no effect here, but a value that does not fit is an error in every
         // store: a job started later with the same environment would fail.
         OPTIONS.iter().try_for_each(|(name, _)| config.find(name).map(drop)).map_err(create)?;
@@ -265,6 +269,7 @@ impl Settings {
             isa: Isa::choose(isa.as_deref().unwrap_or("auto")).map_err(create)?,
             timeout: u64::try_from(timeout.unwrap_or(600_000)).ok().map(Duration::from_millis),
             updater_undo: undo.as_deref() == Some("yes"),
+            sum_order: if is_tree { SumOrder::Tree } else { SumOrder::Linear },
             #[cfg(feature = "cuda")]
             devices: DeviceSettings::new(config).map_err(create)?,
             #[cfg(feature = "fault-injection")]

@@ -6,7 +6,7 @@ use crate::runtime::{BlockPool, Bytes};
 use kvstore_protocol::testing::AnyNode;
 use kvstore_protocol::{
     AuthenticatedPeer, Body, Header, Limits, MS, Machine as _, Message, MessageKind, Mode,
-    NodeStart, OnLoss, Peer, Role, Scheduler, ServerAction, Time, is_at,
+    NodeStart, OnLoss, Peer, Role, Scheduler, ServerAction, SumOrder, Time, is_at,
 };
 
 const LIMITS: Limits = Limits {
@@ -21,6 +21,7 @@ const LIMITS: Limits = Limits {
     slice_bytes: 16,
     hold_bytes: 1 << 10,
     max_rounds_ahead: 1,
+    sum_order: SumOrder::Linear,
     window_frames: 32,
     window_bytes: 1 << 10,
     one_way_at_a_time: false,

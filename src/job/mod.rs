@@ -15,6 +15,8 @@ pub(crate) mod settings;
 #[cfg(feature = "dist")]
 pub(crate) mod slice_state;
 #[cfg(feature = "dist")]
+pub(crate) mod sums;
+#[cfg(feature = "dist")]
 pub(crate) mod telemetry;
 #[cfg(feature = "dist")]
 pub(crate) mod wanted;

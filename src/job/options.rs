@@ -15,7 +15,7 @@ use crate::local::kind::StoreKind;
 use crate::role::Role;
 use crate::sys::has_few_processors;
 use crate::transport::{self, DialPolicy, TransportConfig};
-use kvstore_protocol::{Limits, MS, Mode, OnLoss};
+use kvstore_protocol::{Limits, MS, Mode, OnLoss, SumOrder};
 
 /// Maximum frames in the send window of a link: small frames reach the limit in bytes later.
 const WINDOW_FRAMES: usize = 1_024;
@@ -46,6 +46,7 @@ pub(crate) fn limits(job: &JobConfig, kind: StoreKind) -> Limits {
         slice_bytes: job.slice_bytes,
         hold_bytes: job.hold_bytes,
         max_rounds_ahead: job.max_rounds_ahead,
+        sum_order: if job.adds_by_tree { SumOrder::Tree } else { SumOrder::Linear },
         window_frames: WINDOW_FRAMES,
         window_bytes: WINDOW_BYTES,
         one_way_at_a_time: job.role != Role::Scheduler

@@ -40,7 +40,8 @@ pub(crate) use number::Number;
 #[cfg(test)]
 pub(crate) use record::{Recording, Use};
 pub(crate) use rule::{Formula, KernelFormula, MAX_STATES, Rule, RuleTarget};
-pub(crate) use sum::{Pass, Traffic};
+
+pub(crate) use sum::{PartialSums, Pass, Position, SumOrder, Traffic};
 
 use crate::error::{Result, fail};
 use crate::tensor::{Array, DType};
@@ -131,9 +132,9 @@ impl Isa {
         }
     }
 
-    /// Writes the sum of a pass's inputs, left to right, to each of its outs.
+    /// Writes the sum of a pass's inputs, in the order of the pass, to each of its outs.
     ///
-    /// It starts with the first input; one input is copied bit for bit. f16 and bf16 are added in
+    /// No zero is added to it; one input is copied bit for bit. f16 and bf16 are added in
     /// f32 and rounded once, integers wrap.
     ///
     /// # Safety
@@ -153,6 +154,10 @@ impl Isa {
                 // `copy`, because an out may be the input.
                 pass.outs.iter().for_each(|out| out.copy_from(only, bytes));
                 return;
+            }
+            if pass.order == SumOrder::Tree && !pass.order.is_in_registers(pass.inputs.len()) {
+                let joins = sum::dense_joins(pass.inputs.len());
+                return self.sum(&Pass { order: SumOrder::Joins(joins.as_ref()), ..*pass });
             }
             match self {
                 #[cfg(target_arch = "x86_64")]
@@ -245,8 +250,9 @@ impl Isa {
         }
         if to == from {
             let (outs, inputs, traffic) = (&[dst][..], &[src][..], Traffic::Cached);
+            let order = SumOrder::Linear;
             // SAFETY: the caller's promise.
-            unsafe { self.sum(&Pass { dtype: to, outs, inputs, count, traffic }) };
+            unsafe { self.sum(&Pass { dtype: to, outs, inputs, count, traffic, order }) };
             return;
         }
         // SAFETY: the caller's promise; the instruction set was found available when chosen.
@@ -269,9 +275,13 @@ impl<F: Formula> Rule for F {
         if pass.count == 0 {
             return;
         }
+        let is_widened = !F::FUSED && pass.dtype.is_half();
+        let (inputs, order) = (pass.inputs.len(), pass.order);
         // SAFETY: the caller's promise.
         unsafe {
-            if F::FUSED || !pass.dtype.is_half() {
+            if !order.is_in_registers(inputs) || is_widened && !order.is_linear(inputs) {
+                rule::merge_summed(self, isa, pass, target);
+            } else if !is_widened {
                 isa.merge(*self, pass, target);
             } else {
                 widened::merge(self, isa, pass, target, !F::MEASURES);

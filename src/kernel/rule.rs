@@ -1,6 +1,8 @@
 //! Element-wise rules: how a sum is merged into a stored value, in the same pass over memory that
 //! adds the values up and fills the outs.
 
+mod summed;
+
 use std::ptr::{null, null_mut};
 
 use super::Isa;
@@ -9,8 +11,10 @@ use super::number::{Number, Operand};
 use super::portable::Portable;
 #[cfg(test)]
 use super::record::Recording;
-use super::sum::{Build, Pass, Pointers, head, prefetch};
+use super::sum::{Adding, Build, LeftToRight, Pass, Pointers, TreeOfFew, head, prefetch};
 use crate::tensor::{DType, LINE};
+
+pub(super) use summed::merge as merge_summed;
 
 /// How many arrays of state a rule may keep.
 pub(crate) const MAX_STATES: usize = 3;
@@ -111,14 +115,31 @@ pub(super) const fn is_kernel_name(name: &str) -> bool {
 pub(super) unsafe fn merge<B: Build, F: Formula>(formula: F, pass: &Pass<'_>, target: &RuleTarget) {
     // SAFETY: the caller's promise.
     unsafe {
+        if pass.order.is_linear(pass.inputs.len()) {
+            by_dtype::<B, LeftToRight, F>(formula, LeftToRight, pass, target);
+        } else {
+            by_dtype::<B, TreeOfFew, F>(formula, TreeOfFew, pass, target);
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn by_dtype<B: Build, A: Adding, F: Formula>(
+    formula: F,
+    adding: A,
+    pass: &Pass<'_>,
+    target: &RuleTarget,
+) {
+    // SAFETY: the caller's promise.
+    unsafe {
         match pass.dtype {
             DType::F32 if B::INSTANCES && F::FUSED => {
-                by_numbers::<B, B::F32, F>(formula, pass, target);
+                by_numbers::<B, B::F32, A, F>(formula, adding, pass, target);
             }
-            DType::F32 => any::<B, B::F32Line, Rounded, F>(formula, pass, target),
-            DType::F64 => any::<B, B::F64, Rounded, F>(formula, pass, target),
-            DType::F16 if F::FUSED => by_value::<B, B::F16, F>(formula, pass, target),
-            DType::BF16 if F::FUSED => by_value::<B, B::Bf16, F>(formula, pass, target),
+            DType::F32 => any::<B, B::F32Line, Rounded, A, F>(formula, adding, pass, target),
+            DType::F64 => any::<B, B::F64, Rounded, A, F>(formula, adding, pass, target),
+            DType::F16 if F::FUSED => by_value::<B, B::F16, A, F>(formula, adding, pass, target),
+            DType::BF16 if F::FUSED => by_value::<B, B::Bf16, A, F>(formula, adding, pass, target),
             // Never: only floats have rules, and halves are widened for those without instances.
             _ => {}
         }
@@ -127,75 +148,88 @@ pub(super) unsafe fn merge<B: Build, F: Formula>(formula: F, pass: &Pass<'_>, ta
 
 /// Picks the instance for the numbers of inputs and outs.
 #[inline(always)]
-unsafe fn by_numbers<B: Build, D: FloatFamily, F: Formula>(
+unsafe fn by_numbers<B: Build, D: FloatFamily, A: Adding, F: Formula>(
     formula: F,
+    adding: A,
     pass: &Pass<'_>,
     target: &RuleTarget,
 ) {
     // SAFETY: the caller's promise.
     unsafe {
         match (pass.inputs.len(), pass.outs.len()) {
-            (1, 0) => instance::<B, D, F, 1, 0>(formula, pass, target),
-            (1, 1) => instance::<B, D, F, 1, 1>(formula, pass, target),
-            (1, 4) => instance::<B, D, F, 1, 4>(formula, pass, target),
-            (4, 0) => instance::<B, D, F, 4, 0>(formula, pass, target),
-            (4, 1) => instance::<B, D, F, 4, 1>(formula, pass, target),
-            (4, 4) => instance::<B, D, F, 4, 4>(formula, pass, target),
-            _ => any::<B, D, Rounded, F>(formula, pass, target),
+            (1, 0) => instance::<B, D, A, F, 1, 0>(formula, adding, pass, target),
+            (1, 1) => instance::<B, D, A, F, 1, 1>(formula, adding, pass, target),
+            (1, 4) => instance::<B, D, A, F, 1, 4>(formula, adding, pass, target),
+            (4, 0) => instance::<B, D, A, F, 4, 0>(formula, adding, pass, target),
+            (4, 1) => instance::<B, D, A, F, 4, 1>(formula, adding, pass, target),
+            (4, 4) => instance::<B, D, A, F, 4, 4>(formula, adding, pass, target),
+            _ => any::<B, D, Rounded, A, F>(formula, adding, pass, target),
         }
     }
 }
 
 /// So many inputs and outs.
 #[inline(always)]
-unsafe fn instance<B: Build, D: FloatFamily, F: Formula, const INS: usize, const OUTS: usize>(
+unsafe fn instance<
+    B: Build,
+    D: FloatFamily,
+    A: Adding,
+    F: Formula,
+    const INS: usize,
+    const OUTS: usize,
+>(
     formula: F,
+    adding: A,
     pass: &Pass<'_>,
     target: &RuleTarget,
 ) {
     let outs = <[_; OUTS]>::try_from(pass.outs);
     if let (Ok(inputs), Ok(outs)) = (<[_; INS]>::try_from(pass.inputs), outs) {
         // SAFETY: the caller's promise.
-        unsafe { by_traffic::<B, D, Rounded, F>(formula, pass, target, inputs, outs) }
+        unsafe { by_traffic::<B, D, Rounded, A, F>(formula, adding, pass, target, inputs, outs) }
     }
 }
 
 /// Any number of inputs and outs.
 #[inline(always)]
-unsafe fn any<B: Build, D: FloatFamily, K: ValuePrecision, F: Formula>(
+unsafe fn any<B: Build, D: FloatFamily, K: ValuePrecision, A: Adding, F: Formula>(
     formula: F,
+    adding: A,
     pass: &Pass<'_>,
     target: &RuleTarget,
 ) {
     if !B::INSTANCES {
         // SAFETY: the caller's promise.
         return unsafe {
-            by_traffic::<B, D, K, F>(formula, pass, target, pass.inputs, pass.outs);
+            by_traffic::<B, D, K, A, F>(formula, adding, pass, target, pass.inputs, pass.outs);
         };
     }
     let outs = Pointers::of(pass.outs, null_mut());
     // SAFETY: the caller's promise.
     unsafe {
         match Pointers::of(pass.inputs, null()).zip(outs) {
-            Some((inputs, outs)) => by_traffic::<B, D, K, F>(formula, pass, target, inputs, outs),
-            None => rest::<B, D, K, F>(formula, pass, target, 0),
+            Some((inputs, outs)) => {
+                by_traffic::<B, D, K, A, F>(formula, adding, pass, target, inputs, outs);
+            }
+            None => rest::<B, D, K, A, F>(formula, adding, pass, target, 0),
         }
     }
 }
 
 /// Any number of inputs and outs of f16 or bf16, with or without a master.
 #[inline(always)]
-unsafe fn by_value<B: Build, D: FloatFamily, F: Formula>(
+unsafe fn by_value<B: Build, D: FloatFamily, A: Adding, F: Formula>(
     formula: F,
+    adding: A,
     pass: &Pass<'_>,
     target: &RuleTarget,
 ) {
     // SAFETY: the caller's promise.
     unsafe {
         if target.master {
-            any::<B, D, Unrounded, F>(formula, pass, target);
+            any::<B, D, Unrounded, A, F>(formula, adding, pass, target);
         } else {
-            any::<B, D, Rounded, F>(formula, pass, target);
+            any::<B, D, Rounded, A, F>(formula, adding, pass, target);
         }
     }
 }
@@ -217,14 +251,16 @@ impl ValuePrecision for Unrounded {
 }
 
 #[inline(always)]
-unsafe fn by_traffic<B: Build, D: FloatFamily, K: ValuePrecision, F: Formula>(
+unsafe fn by_traffic<B: Build, D: FloatFamily, K: ValuePrecision, A: Adding, F: Formula>(
     formula: F,
+    adding: A,
     pass: &Pass<'_>,
     target: &RuleTarget,
     inputs: impl AsRef<[*const u8]>,
     outs: impl AsRef<[*mut u8]>,
 ) {
     let (inputs, outs) = (inputs.as_ref(), outs.as_ref());
+    let arrays = (inputs, outs, target);
     let bytes = pass.count * pass.dtype.size();
     let may_stream = B::INSTANCES && F::STREAMS;
     let streams = may_stream && pass.traffic.streams() && !outs.is_empty();
@@ -232,18 +268,18 @@ unsafe fn by_traffic<B: Build, D: FloatFamily, K: ValuePrecision, F: Formula>(
     // SAFETY: the caller's promise; all offsets are below `bytes`, in whole elements.
     unsafe {
         if head > 0 {
-            ends::<D::Few, D::One, K, F>(formula, pass, target, (0, head));
+            ends::<D::Few, D::One, K, A, F>(formula, adding, pass, target, (0, head));
         }
         let (span, ahead) = ((head, bytes), pass.traffic.looks_ahead());
         let at = if streams {
-            let at = walk::<B, D::Wide, K, F, true>(formula, inputs, outs, target, span, ahead);
+            let at = walk::<B, D::Wide, K, A, F, true>(formula, adding, arrays, span, ahead);
             B::fence();
             at
         } else {
-            walk::<B, D::Wide, K, F, false>(formula, inputs, outs, target, span, ahead)
+            walk::<B, D::Wide, K, A, F, false>(formula, adding, arrays, span, ahead)
         };
         if at < bytes {
-            rest::<B, D, K, F>(formula, pass, target, at);
+            rest::<B, D, K, A, F>(formula, adding, pass, target, at);
         }
     }
 }
@@ -253,8 +289,9 @@ unsafe fn by_traffic<B: Build, D: FloatFamily, K: ValuePrecision, F: Formula>(
 /// # Safety
 /// As [`merge`].
 #[inline(always)]
-unsafe fn rest<B: Build, D: FloatFamily, K: ValuePrecision, F: Formula>(
+unsafe fn rest<B: Build, D: FloatFamily, K: ValuePrecision, A: Adding, F: Formula>(
     formula: F,
+    adding: A,
     pass: &Pass<'_>,
     target: &RuleTarget,
     start: usize,
@@ -264,13 +301,13 @@ unsafe fn rest<B: Build, D: FloatFamily, K: ValuePrecision, F: Formula>(
     unsafe {
         let mut at = start;
         if D::Single::BYTES < D::Wide::BYTES && at + D::Single::BYTES <= bytes {
-            let (inputs, outs, span) = (pass.inputs, pass.outs, (at, bytes));
+            let (arrays, span) = ((pass.inputs, pass.outs, target), (at, bytes));
             at = B::apart(|| {
-                walk::<B, D::Single, K, F, false>(formula, inputs, outs, target, span, false)
+                walk::<B, D::Single, K, A, F, false>(formula, adding, arrays, span, false)
             });
         }
         if at < bytes {
-            ends::<D::Few, D::One, K, F>(formula, pass, target, (at, bytes));
+            ends::<D::Few, D::One, K, A, F>(formula, adding, pass, target, (at, bytes));
         }
     }
 }
@@ -280,34 +317,34 @@ unsafe fn rest<B: Build, D: FloatFamily, K: ValuePrecision, F: Formula>(
 /// # Safety
 /// As [`merge`].
 #[inline(never)]
-unsafe fn ends<Few: FloatLanes, One: FloatLanes, K: ValuePrecision, F: Formula>(
+unsafe fn ends<Few: FloatLanes, One: FloatLanes, K: ValuePrecision, A: Adding, F: Formula>(
     formula: F,
+    adding: A,
     pass: &Pass<'_>,
     target: &RuleTarget,
     (start, end): (usize, usize),
 ) {
-    let (inputs, outs) = (pass.inputs, pass.outs);
+    let (arrays, span) = ((pass.inputs, pass.outs, target), (start, end));
     // SAFETY: the caller's promise; few and one need no special instructions.
     unsafe {
-        let span = (start, end);
-        let at = walk::<Portable, Few, K, F, false>(formula, inputs, outs, target, span, false);
-        walk::<Portable, One, K, F, false>(formula, inputs, outs, target, (at, end), false);
+        let at = walk::<Portable, Few, K, A, F, false>(formula, adding, arrays, span, false);
+        walk::<Portable, One, K, A, F, false>(formula, adding, arrays, (at, end), false);
     }
 }
 
 /// Merges as many whole registers as fit between two bytes of the pass; gives the end reached.
 #[inline(always)]
-unsafe fn walk<B: Build, L, K, F, const STREAM: bool>(
+unsafe fn walk<B: Build, L, K, A, F, const STREAM: bool>(
     formula: F,
-    inputs: &[*const u8],
-    outs: &[*mut u8],
-    target: &RuleTarget,
+    adding: A,
+    (inputs, outs, target): (&[*const u8], &[*mut u8], &RuleTarget),
     (start, end): (usize, usize),
     ahead: bool,
 ) -> usize
 where
     L: FloatLanes,
     K: ValuePrecision,
+    A: Adding,
     F: Formula,
 {
     let RuleTarget { value, states, measured, .. } = *target;
@@ -318,10 +355,7 @@ where
         let state_at = at * (L::Full::BYTES / L::BYTES);
         // SAFETY: the caller's promise.
         unsafe {
-            let mut sum = L::load(inputs[0].add(at));
-            for input in &inputs[1..] {
-                sum = L::add(sum, L::load(input.add(at)));
-            }
+            let mut sum = adding.add_up::<L>(inputs, at);
             if inputs.len() > 1 {
                 sum = L::round(sum);
             }

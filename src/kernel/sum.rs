@@ -1,6 +1,13 @@
 //! Sums written to one place or several in a single pass over memory.
 
+mod order;
+mod partial;
+
 use std::ptr::{null, null_mut};
+
+pub(crate) use order::SumOrder;
+pub(super) use order::{Adding, Joined, LeftToRight, TreeOfFew, dense_joins};
+pub(crate) use partial::{PartialSums, Position};
 
 use super::lanes::{Family, FloatFamily, Lanes};
 use crate::tensor::{DType, LINE};
@@ -71,10 +78,11 @@ pub(crate) struct Pass<'a> {
     pub(crate) dtype: DType,
     /// Where the sum is written; all outs, with equal addresses modulo a cache line if it streams.
     pub(crate) outs: &'a [*mut u8],
-    /// The summands, left to right.
+    /// The summands, in order.
     pub(crate) inputs: &'a [*const u8],
     pub(crate) count: usize,
     pub(crate) traffic: Traffic,
+    pub(crate) order: SumOrder<'a>,
 }
 
 /// See [`super::Isa::sum`].
@@ -85,16 +93,28 @@ pub(crate) struct Pass<'a> {
 pub(super) unsafe fn sum<B: Build>(pass: &Pass<'_>) {
     // SAFETY: the caller's promise.
     unsafe {
-        match pass.dtype {
+        match pass.order {
             // One value is copied as bytes, which keeps every bit, also those of a NaN.
-            _ if pass.inputs.len() == 1 => by_outs::<B, B::I8, 1>(pass),
-            DType::F32 => by_outs::<B, B::F32, 4>(pass),
-            DType::F64 => any::<B, B::F64>(pass),
-            DType::F16 => by_outs::<B, B::F16, 4>(pass),
-            DType::BF16 => by_outs::<B, B::Bf16, 4>(pass),
-            DType::I8 | DType::U8 => any::<B, B::I8>(pass),
-            DType::I32 => any::<B, B::I32>(pass),
-            DType::I64 => any::<B, B::I64>(pass),
+            _ if pass.inputs.len() == 1 => by_outs::<B, B::I8, _, 1>(pass, LeftToRight),
+            order if order.is_linear(pass.inputs.len()) => by_dtype::<B, _>(pass, LeftToRight),
+            SumOrder::Joins(joins) => by_dtype::<B, _>(pass, Joined(joins)),
+            _ => by_dtype::<B, _>(pass, TreeOfFew),
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn by_dtype<B: Build, A: Adding>(pass: &Pass<'_>, adding: A) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match pass.dtype {
+            DType::F32 => by_outs::<B, B::F32, A, 4>(pass, adding),
+            DType::F64 => any::<B, B::F64, A>(pass, adding),
+            DType::F16 => by_outs::<B, B::F16, A, 4>(pass, adding),
+            DType::BF16 => by_outs::<B, B::Bf16, A, 4>(pass, adding),
+            DType::I8 | DType::U8 => any::<B, B::I8, A>(pass, adding),
+            DType::I32 => any::<B, B::I32, A>(pass, adding),
+            DType::I64 => any::<B, B::I64, A>(pass, adding),
         }
     }
 }
@@ -102,54 +122,58 @@ pub(super) unsafe fn sum<B: Build>(pass: &Pass<'_>) {
 /// Picks the instance for the number of outs, if there are `INS` inputs. The stored value is one of
 /// the outs: a push with 1 or 4 has one more.
 #[inline(always)]
-unsafe fn by_outs<B: Build, F: Family, const INS: usize>(pass: &Pass<'_>) {
+unsafe fn by_outs<B: Build, F: Family, A: Adding, const INS: usize>(pass: &Pass<'_>, adding: A) {
     // SAFETY: the caller's promise.
     unsafe {
-        match (B::INSTANCES && pass.inputs.len() == INS, pass.outs.len()) {
-            (true, 1) => instance::<B, F, INS, 1>(pass),
-            (true, 2) => instance::<B, F, INS, 2>(pass),
-            (true, 5) => instance::<B, F, INS, 5>(pass),
-            _ => any::<B, F>(pass),
+        match (B::INSTANCES && A::INSTANCES && pass.inputs.len() == INS, pass.outs.len()) {
+            (true, 1) => instance::<B, F, A, INS, 1>(pass, adding),
+            (true, 2) => instance::<B, F, A, INS, 2>(pass, adding),
+            (true, 5) => instance::<B, F, A, INS, 5>(pass, adding),
+            _ => any::<B, F, A>(pass, adding),
         }
     }
 }
 
 /// So many inputs and outs.
 #[inline(always)]
-unsafe fn instance<B: Build, F: Family, const INS: usize, const OUTS: usize>(pass: &Pass<'_>) {
+unsafe fn instance<B: Build, F: Family, A: Adding, const INS: usize, const OUTS: usize>(
+    pass: &Pass<'_>,
+    adding: A,
+) {
     let outs = <[_; OUTS]>::try_from(pass.outs);
     if let (Ok(inputs), Ok(outs)) = (<[_; INS]>::try_from(pass.inputs), outs) {
         // SAFETY: the caller's promise.
-        unsafe { by_traffic::<B, F>(pass, inputs, outs) }
+        unsafe { by_traffic::<B, F, A>(pass, adding, inputs, outs) }
     }
 }
 
 /// Any number of inputs and outs.
 #[inline(always)]
-unsafe fn any<B: Build, F: Family>(pass: &Pass<'_>) {
+unsafe fn any<B: Build, F: Family, A: Adding>(pass: &Pass<'_>, adding: A) {
     // SAFETY: the caller's promise.
     unsafe {
         let outs = Pointers::of(pass.outs, null_mut());
         match Pointers::of(pass.inputs, null()).zip(outs) {
-            Some((inputs, outs)) => by_traffic::<B, F>(pass, inputs, outs),
-            None => rest::<B, F>(pass, 0),
+            Some((inputs, outs)) => by_traffic::<B, F, A>(pass, adding, inputs, outs),
+            None => rest::<B, F, A>(pass, adding, 0),
         }
     }
 }
 
 #[inline(always)]
-unsafe fn by_traffic<B: Build, F: Family>(
+unsafe fn by_traffic<B: Build, F: Family, A: Adding>(
     pass: &Pass<'_>,
+    adding: A,
     inputs: impl AsRef<[*const u8]>,
     outs: impl AsRef<[*mut u8]>,
 ) {
     // SAFETY: the caller's promise.
     unsafe {
         if B::INSTANCES && pass.traffic.streams() {
-            run::<B, F, true>(pass, inputs.as_ref(), outs.as_ref());
+            run::<B, F, A, true>(pass, adding, inputs.as_ref(), outs.as_ref());
             B::fence();
         } else {
-            run::<B, F, false>(pass, inputs.as_ref(), outs.as_ref());
+            run::<B, F, A, false>(pass, adding, inputs.as_ref(), outs.as_ref());
         }
     }
 }
@@ -203,8 +227,9 @@ pub(super) fn prefetch<B: Build>(load: *const u8, bytes: usize) {
 }
 
 #[inline(always)]
-unsafe fn run<B: Build, F: Family, const STREAM: bool>(
+unsafe fn run<B: Build, F: Family, A: Adding, const STREAM: bool>(
     pass: &Pass<'_>,
+    adding: A,
     ins: &[*const u8],
     outs: &[*mut u8],
 ) {
@@ -214,20 +239,20 @@ unsafe fn run<B: Build, F: Family, const STREAM: bool>(
     // SAFETY: the caller's promise; all offsets are below `bytes`, in whole elements.
     unsafe {
         if head > 0 {
-            ends::<B, F>(pass, 0, head);
+            ends::<B, F, A>(pass, adding, 0, head);
         }
-        let at = walk::<B, F::Wide, STREAM>(ins, outs, head, bytes, ahead);
+        let at = walk::<B, F::Wide, A, STREAM>(adding, (ins, outs), head, bytes, ahead);
         if at < bytes {
-            rest::<B, F>(pass, at);
+            rest::<B, F, A>(pass, adding, at);
         }
     }
 }
 
 /// Adds from byte `start` on, as many whole registers as fit before `end`; gives the end reached.
 #[inline(always)]
-unsafe fn walk<B: Build, L: Lanes, const STREAM: bool>(
-    ins: &[*const u8],
-    outs: &[*mut u8],
+unsafe fn walk<B: Build, L: Lanes, A: Adding, const STREAM: bool>(
+    adding: A,
+    (ins, outs): (&[*const u8], &[*mut u8]),
     start: usize,
     end: usize,
     ahead: bool,
@@ -236,10 +261,7 @@ unsafe fn walk<B: Build, L: Lanes, const STREAM: bool>(
     while at + L::BYTES <= end {
         // SAFETY: the caller's promise.
         unsafe {
-            let mut sum = L::load(ins[0].add(at));
-            for input in &ins[1..] {
-                sum = L::add(sum, L::load(input.add(at)));
-            }
+            let sum = adding.add_up::<L>(ins, at);
             if ahead && (at - start).is_multiple_of(LINE) {
                 for input in ins {
                     prefetch::<B>(input.wrapping_add(at), L::BYTES);
@@ -263,17 +285,17 @@ unsafe fn walk<B: Build, L: Lanes, const STREAM: bool>(
 /// # Safety
 /// As [`sum`].
 #[inline(always)]
-unsafe fn rest<B: Build, F: Family>(pass: &Pass<'_>, start: usize) {
+unsafe fn rest<B: Build, F: Family, A: Adding>(pass: &Pass<'_>, adding: A, start: usize) {
     let bytes = pass.count * pass.dtype.size();
     // SAFETY: the caller's promise.
     unsafe {
         let mut at = start;
         if F::Single::BYTES < F::Wide::BYTES && at + F::Single::BYTES <= bytes {
-            let (ins, outs) = (pass.inputs, pass.outs);
-            at = B::apart(|| walk::<B, F::Single, false>(ins, outs, start, bytes, false));
+            let arrays = (pass.inputs, pass.outs);
+            at = B::apart(|| walk::<B, F::Single, A, false>(adding, arrays, start, bytes, false));
         }
         if at < bytes {
-            ends::<B, F>(pass, at, bytes);
+            ends::<B, F, A>(pass, adding, at, bytes);
         }
     }
 }
@@ -283,11 +305,16 @@ unsafe fn rest<B: Build, F: Family>(pass: &Pass<'_>, start: usize) {
 /// # Safety
 /// As [`sum`].
 #[inline(never)]
-unsafe fn ends<B: Build, F: Family>(pass: &Pass<'_>, start: usize, end: usize) {
-    let (ins, outs) = (pass.inputs, pass.outs);
+unsafe fn ends<B: Build, F: Family, A: Adding>(
+    pass: &Pass<'_>,
+    adding: A,
+    start: usize,
+    end: usize,
+) {
+    let arrays = (pass.inputs, pass.outs);
     // SAFETY: the caller's promise; few and one need no special instructions.
     unsafe {
-        let at = walk::<B, F::Few, false>(ins, outs, start, end, false);
-        walk::<B, F::One, false>(ins, outs, at, end, false);
+        let at = walk::<B, F::Few, A, false>(adding, arrays, start, end, false);
+        walk::<B, F::One, A, false>(adding, arrays, at, end, false);
     }
 }

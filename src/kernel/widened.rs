@@ -4,7 +4,7 @@
 use std::mem::MaybeUninit;
 
 use super::rule::{Rule, RuleTarget};
-use super::sum::{Pass, Traffic};
+use super::sum::{Pass, SumOrder, Traffic};
 use super::{Isa, TILE};
 use crate::tensor::DType;
 
@@ -53,7 +53,7 @@ pub(super) unsafe fn merge(
 }
 
 fn plain<'a>(dtype: DType, inputs: &'a [*const u8], outs: &'a [*mut u8], count: usize) -> Pass<'a> {
-    Pass { dtype, outs, inputs, count, traffic: Traffic::Cached }
+    Pass { dtype, outs, inputs, count, traffic: Traffic::Cached, order: SumOrder::Linear }
 }
 
 impl Tile {

@@ -9,6 +9,7 @@ use super::merger::{Handling, Merger};
 use super::plan::Plan;
 use super::table::Slot;
 use crate::error::{Result, fail};
+use crate::kernel::SumOrder;
 use crate::optim::Optimizer;
 
 impl Local {
@@ -87,6 +88,14 @@ impl Local {
         handling: &Handling,
         slots: &[impl Borrow<Slot>],
     ) -> Result<()> {
+        if let (Some(codec), SumOrder::Tree) = (&handling.codec, self.settings.sum_order) {
+            return Err(fail!(
+                Unsupported,
+                "{call}: the codec {} and sum_order=tree exclude each other: a codec rounds each \
+                 worker's sum, so results would depend on the number of workers; use sum_order=linear",
+                codec.name()
+            ));
+        }
         slots.iter().map(Borrow::borrow).try_for_each(|slot: &Slot| {
             handling.check(slot.dtype).map_err(|why| {
                 let key = self.applier.names.label(slot.key);

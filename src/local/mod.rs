@@ -34,6 +34,8 @@ use crate::deadline::{Deadline, LazyDeadline};
 #[cfg(feature = "cuda")]
 use crate::device::MemoryBudget;
 use crate::error::{Error, ErrorKind, Result, fail};
+#[cfg(feature = "cuda")]
+use crate::kernel::SumOrder;
 use crate::key::{Key, KeyNames};
 use crate::log::{Level, log};
 use crate::panics;
@@ -121,13 +123,15 @@ impl Local {
         let names = Arc::new(KeyNames::default());
         let known = Arc::clone(&names);
         let key_name = Box::new(move |key: u64| known.label(key.into()));
-        let team = Team { isa: settings.isa, threads: settings.threads, touched: 0 };
+        let (isa, threads, order) = (settings.isa, settings.threads, settings.sum_order);
+        let team = Team { isa, threads, order, touched: 0 };
         let undo = settings.updater_undo;
         let keys = LocalKeys { table: KeyTable::new(), names: Arc::clone(&names), team };
         #[cfg(feature = "cuda")]
         let devices = DeviceAccess {
             settings: settings.devices.clone(),
             keeps_values: kind == StoreKind::Device,
+            adds_by_tree: order == SumOrder::Tree,
             budget: Arc::new(MemoryBudget::new(settings.devices.bytes)),
         };
         let applier = Applier {

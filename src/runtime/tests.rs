@@ -9,7 +9,7 @@ use crate::log::{Level, log, set_logger};
 use crate::sys::sync::Mutex;
 use crate::transport::Exchange;
 use kvstore_protocol::{
-    Limits, MS, Machine, Mode, Node, NodeStart, OnLoss, Scheduler, Server, Time, Worker,
+    Limits, MS, Machine, Mode, Node, NodeStart, OnLoss, Scheduler, Server, SumOrder, Time, Worker,
 };
 
 /// Host that carries out no action of its machine.
@@ -57,6 +57,7 @@ fn limits() -> Limits {
         slice_bytes: 16,
         hold_bytes: 1 << 20,
         max_rounds_ahead: 1,
+        sum_order: SumOrder::Linear,
         window_frames: 32,
         window_bytes: 1 << 20,
         one_way_at_a_time: false,

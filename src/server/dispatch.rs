@@ -19,7 +19,7 @@ use crate::sys::sync::Mutex;
 use crate::tensor::{DType, element_count};
 
 use kvstore_protocol::{
-    Machine as _, Mode, Node, Placement, Server, ServerAction, SliceName, Table,
+    Machine as _, Mode, Node, Placement, Server, ServerAction, SliceName, SumOrder, Table,
 };
 
 /// Maximum settings kept. A push under an older setting is merged under the oldest of these.
@@ -56,6 +56,8 @@ pub(super) struct DispatchState {
     handlings: BTreeMap<u64, Arc<Handling>>,
     /// Asynchronous mode: each push is merged on its own, under the newest setting.
     asynchronous: bool,
+    /// Sums of rounds are those of the tree over ranks.
+    by_tree: bool,
     /// Empty lists for the tasks of slices.
     lists: Vec<TaskList>,
 }
@@ -101,19 +103,22 @@ impl DispatchState {
                 (slice, SliceTask::Install(data))
             }
             ServerAction::Add { slice, round, rank, first, codec, setting, data } => {
-                let handling = if codec > 0 { self.handling(setting) } else { None };
+                let by_tree = self.by_tree;
+                let is_encoded = codec > 0 && !by_tree;
+                let handling = if is_encoded { self.handling(setting) } else { None };
                 let rows = codec == wanted::ROWS;
                 let (rank, round) = (rank.into(), round - 1);
                 let block = self.shard(&slice)?.first_block();
                 let origin = Origin { key: slice.key, rank, round, block };
-                (slice, SliceTask::Add { first, rows, data, origin, handling })
+                (slice, SliceTask::Add { first, by_tree, rows, data, origin, handling })
             }
             ServerAction::Restore { slice, data } => {
                 (slice, SliceTask::Restore(data, self.handling(u64::MAX)?))
             }
             ServerAction::Close { slice, setting, .. } => {
                 let setting = if self.asynchronous { u64::MAX } else { setting };
-                (slice, SliceTask::Close(self.handling(setting)?))
+                let (by_tree, handling) = (self.by_tree, self.handling(setting)?);
+                (slice, SliceTask::Close { by_tree, handling })
             }
             ServerAction::Answer(answer) => {
                 let wants_state = answer.wanted.first() == Some(&WANT_STATE);
@@ -173,6 +178,7 @@ impl DriverHost for ServerDispatch {
         todo: &mut Vec<Arc<SliceQueue>>,
     ) {
         state.asynchronous = node.limits().mode != Mode::Sync;
+        state.by_tree = node.limits().sum_order == SumOrder::Tree;
         let actions = node.part.actions();
         if state.lists.len() < actions.len() {
             state.lists.append(&mut self.lists.lock());

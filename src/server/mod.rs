@@ -1,8 +1,10 @@
 //! Server (also called: parameter server, shard), and the process of a scheduler, until the job ends.
 
 mod dispatch;
+mod slice_context;
 mod slice_queue;
 mod slice_value;
+mod tree_sum;
 
 use std::fmt::Write;
 use std::sync::{Arc, OnceLock};

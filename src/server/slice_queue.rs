@@ -5,7 +5,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::slice_value::{SliceContext, SliceValue};
+use super::slice_context::SliceContext;
+use super::slice_value::SliceValue;
 use crate::codec::Origin;
 use crate::error::{Result, fail};
 use crate::job::encoding;
@@ -24,16 +25,20 @@ const LINE: usize = 64;
 /// Task of a slice; tasks run in the order of the queue.
 pub(super) enum SliceTask {
     Install(Bytes),
-    /// With a handling, `data` is encoded by its codec, or is `rows`.
+    /// With a handling, `data` is encoded by its codec, or is `rows`. Sums are `by_tree` or by rank.
     Add {
         first: bool,
+        by_tree: bool,
         rows: bool,
         data: Bytes,
         origin: Origin,
         handling: Option<Arc<Handling>>,
     },
     Restore(Bytes, Arc<Handling>),
-    Close(Arc<Handling>),
+    Close {
+        by_tree: bool,
+        handling: Arc<Handling>,
+    },
     /// With the handling in force, for a request of the whole state.
     Answer(ValueRequest, Option<Arc<Handling>>),
 }
@@ -79,7 +84,7 @@ impl SliceQueue {
                 self.round.store(origin.round + 1, Ordering::Relaxed);
                 (true, origin.round + 1)
             }
-            SliceTask::Close(_) => (false, self.round.load(Ordering::Relaxed)),
+            SliceTask::Close { .. } => (false, self.round.load(Ordering::Relaxed)),
             _ => return None,
         };
         let (key, slice) = (self.slot.key.id(), self.slice);
@@ -136,9 +141,15 @@ impl SliceQueue {
         let result = match job {
             SliceTask::Install(data) => state.install(of, data),
             SliceTask::Restore(data, handling) => state.restore(of, &data, &handling),
-            SliceTask::Add { first, rows: true, data, .. } => {
+            SliceTask::Add { first, rows: true, data, origin, .. } => {
                 state.begin(first);
-                state.add_rows(data);
+                state.add_rows(origin.rank, data);
+                Ok(())
+            }
+            SliceTask::Add { first, by_tree: true, data, origin, .. } => {
+                if let Err(error) = state.add_to_tree(of, first, origin.rank, data) {
+                    state.lose(error);
+                }
                 Ok(())
             }
             SliceTask::Add { first, data, origin, handling, .. } => {
@@ -150,13 +161,13 @@ impl SliceQueue {
                 }
                 Ok(())
             }
-            SliceTask::Close(handling) => {
+            SliceTask::Close { by_tree, handling } => {
                 state.set_failure(None);
                 match state.take_lost() {
                     Some(error) => Err(error),
-                    None => {
-                        self.check_whole(&handling.merger).and_then(|()| state.close(of, &handling))
-                    }
+                    None => self
+                        .check_whole(&handling.merger)
+                        .and_then(|()| state.close(of, by_tree, &handling)),
                 }
             }
             SliceTask::Answer(answer, handling) => {
@@ -226,13 +237,13 @@ mod tests {
         let plain = Arc::new(Handling::PLAIN);
         let add = |first, data, handling| {
             let origin = Origin { key: 1, rank: 0, round: 0, block: 0 };
-            SliceTask::Add { first, rows: false, data, origin, handling }
+            SliceTask::Add { first, by_tree: false, rows: false, data, origin, handling }
         };
         post(SliceTask::Install(bytes(1)));
         post(add(true, bytes(2), None));
         // An encoded contribution without a codec in force.
         post(add(false, bytes(3), Some(Arc::clone(&plain))));
-        post(SliceTask::Close(Arc::clone(&plain)));
+        post(SliceTask::Close { by_tree: false, handling: Arc::clone(&plain) });
         let tracer = Tracer::new(None, std::time::Instant::now());
         let work = || {
             let list = shard.work(&local, &tracer, &blocks, &mut |_| panic!("an answer"));
@@ -246,7 +257,7 @@ mod tests {
         assert!(shard.state.lock().failure().is_some(), "the round has failed");
         assert_eq!(stored(), [1; 16], "and nothing of it is merged");
         post(add(true, bytes(4), None));
-        post(SliceTask::Close(plain));
+        post(SliceTask::Close { by_tree: false, handling: plain });
         work();
         assert!(shard.state.lock().failure().is_none(), "the next one is as good as any");
         assert_eq!(stored(), [4; 16]);

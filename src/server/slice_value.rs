@@ -6,11 +6,14 @@ use std::sync::Arc;
 
 use smallvec::{SmallVec, smallvec};
 
+use super::slice_context::{SliceContext, lent};
+use super::tree_sum::{Subtree, TreeSum, wide_slot};
 use crate::error::{Error, Result, fail};
 use crate::job::row_runs;
 use crate::job::slice_state::{self, StateUpdate};
+use crate::job::sums::sum_dtype;
 use crate::job::wanted::{WANT_ROWS, WANT_STATE, WANT_UNSENT, WANT_VALUE};
-use crate::local::Local;
+use crate::kernel::SumOrder;
 use crate::local::apply::{CallLimits, KeyPush};
 use crate::local::merger::{Handling, Merger};
 use crate::local::plan::RowsOf;
@@ -19,14 +22,6 @@ use crate::runtime::{Block, BlockPool, Bytes};
 use crate::sys::DefaultFloats;
 use crate::tensor::{Array, Buffer, DType, INSIDE, Lent};
 use kvstore_protocol::{Data as _, Failure, Reason};
-
-/// The slice as a key of its own, and the store and the memory of its server.
-#[derive(Clone, Copy)]
-pub(super) struct SliceContext<'a> {
-    pub(super) slot: &'a Slot,
-    pub(super) local: &'a Local,
-    pub(super) blocks: &'a Arc<BlockPool>,
-}
 
 /// State of one slice, beside the value in its slot. Fields that most slices do not need are behind a
 /// pointer: a job may have very many small keys.
@@ -45,8 +40,10 @@ pub(super) struct SliceValue {
 struct SliceExtras {
     /// Sum of the contributions to the open round, except the last.
     sum: Option<SliceSum>,
-    /// Contributions of a round in which a worker pushes rows, in order.
-    pieces: Vec<StagedPush>,
+    /// Contributions to the open round, if sums are those of a tree.
+    tree: TreeSum,
+    /// Contributions of a round in which a worker pushes rows, in order, with their positions in a tree.
+    pieces: Vec<(u64, StagedPush)>,
     /// Why a contribution to the open round could not be added.
     lost: Option<Error>,
     /// Why the last round was not merged.
@@ -62,6 +59,8 @@ enum StagedPush {
     Rows(Bytes),
     Whole(Bytes),
     Sum(SliceSum),
+    /// Contribution of consecutive ranks to a tree.
+    Subtree(Subtree),
 }
 
 /// Sum of contributions; elements of 16 bits are summed in 32 bits, and rounded once at the end.
@@ -169,23 +168,44 @@ impl SliceValue {
         self.last = None;
         if let Some(extras) = &mut self.extras {
             extras.sum = None;
+            extras.tree = TreeSum::default();
             extras.pieces.clear();
         }
     }
 
     /// Adds a contribution to single rows; earlier contributions are kept unsummed.
-    pub(super) fn add_rows(&mut self, data: Bytes) {
+    pub(super) fn add_rows(&mut self, rank: u64, data: Bytes) {
         let last = self.last.take().map(StagedPush::Whole);
         let extras = self.extras_mut();
-        extras.pieces.extend(extras.sum.take().map(StagedPush::Sum).into_iter().chain(last));
-        extras.pieces.push(StagedPush::Rows(data));
+        let earlier = extras.sum.take().map(StagedPush::Sum).into_iter().chain(last);
+        extras.pieces.extend(earlier.map(|piece| (0, piece)));
+        let subtrees = extras.tree.take_all();
+        extras.pieces.extend(subtrees.map(|(at, it)| (at, StagedPush::Subtree(it))));
+        extras.pieces.push((rank, StagedPush::Rows(data)));
+    }
+
+    /// Adds the contribution of the next rank to a tree.
+    pub(super) fn add_to_tree(
+        &mut self,
+        of: SliceContext<'_>,
+        first: bool,
+        rank: u64,
+        data: Bytes,
+    ) -> Result<()> {
+        self.begin(first);
+        let extras = self.extras_mut();
+        if extras.pieces.is_empty() {
+            return extras.tree.add(of, rank, data);
+        }
+        extras.pieces.push((rank, StagedPush::Subtree(Subtree::Arrived(data))));
+        Ok(())
     }
 
     /// Adds a contribution after the earlier ones.
     pub(super) fn add(&mut self, of: SliceContext<'_>, first: bool, data: Bytes) -> Result<()> {
         self.begin(first);
         if self.has_pieces() {
-            self.extras_mut().pieces.push(StagedPush::Whole(data));
+            self.extras_mut().pieces.push((0, StagedPush::Whole(data)));
             return Ok(());
         }
         let Some(before) = self.last.replace(data) else { return Ok(()) };
@@ -195,12 +215,17 @@ impl SliceValue {
     }
 
     /// Merges the sum of the round into the stored value.
-    pub(super) fn close(&mut self, of: SliceContext<'_>, handling: &Handling) -> Result<()> {
+    pub(super) fn close(
+        &mut self,
+        of: SliceContext<'_>,
+        by_tree: bool,
+        handling: &Handling,
+    ) -> Result<()> {
         if self.has_pieces() {
-            return self.close_rows(of, handling);
+            return self.close_rows(of, by_tree, handling);
         }
         let SliceContext { slot, blocks, .. } = of;
-        let Some(last) = self.last.take() else { return Ok(()) };
+        let Some(last) = self.last.take() else { return self.close_tree(of, handling) };
         let sum = self.take_sum();
         if let (Merger::Assign, None) = (&handling.merger, &sum) {
             return self.replace(of, last);
@@ -228,6 +253,34 @@ impl SliceValue {
         merged.unwrap_or(Ok(()))
     }
 
+    /// Merges the subtrees of the round.
+    fn close_tree(&mut self, of: SliceContext<'_>, handling: &Handling) -> Result<()> {
+        let SliceContext { slot, blocks, .. } = of;
+        let Some(extras) = self.extras.as_mut().filter(|it| !it.tree.is_empty()) else {
+            return Ok(());
+        };
+        let dtype = sum_dtype(slot.dtype);
+        // The merge adds two of them, unless it has to round the sum.
+        let most = if dtype == slot.dtype { 2 } else { 1 };
+        let mut subtrees = extras.tree.take(of, most)?;
+        let is_assigned = matches!(handling.merger, Merger::Assign);
+        if let ([Subtree::Arrived(_)], true, 2) = (&*subtrees, is_assigned, most)
+            && let Some(Subtree::Arrived(only)) = subtrees.pop()
+        {
+            return self.replace(of, only);
+        }
+        self.take_back(of, !is_assigned)?;
+        let merged = match &*subtrees {
+            [only] => only.with(dtype, |only| merge(of, &[only], &handling.merger)),
+            [left, right] => left.with(dtype, |left| {
+                right.with(dtype, |right| merge(of, &[left, right], &handling.merger))
+            }),
+            _ => Err(fail!(Internal, "a round of {} sums", subtrees.len())),
+        };
+        subtrees.into_iter().for_each(|it| it.give_back(blocks));
+        merged
+    }
+
     /// The only contribution becomes the value, without a copy unless it is small.
     fn replace(&mut self, of: SliceContext<'_>, last: Bytes) -> Result<()> {
         if is_small(of.slot) {
@@ -241,35 +294,41 @@ impl SliceValue {
     }
 
     /// Merges a round of rows.
-    fn close_rows(&mut self, of: SliceContext<'_>, handling: &Handling) -> Result<()> {
-        let SliceContext { slot, local, .. } = of;
+    fn close_rows(
+        &mut self,
+        of: SliceContext<'_>,
+        by_tree: bool,
+        handling: &Handling,
+    ) -> Result<()> {
+        let SliceContext { slot, .. } = of;
         let pieces = std::mem::take(&mut self.extras_mut().pieces);
         // A merge of some rows needs the stored content.
         self.take_back(of, true)?;
+        let dtype = if by_tree { sum_dtype(slot.dtype) } else { slot.dtype };
         let units = slot.rows();
-        let unit_bytes = slot.row_length() * slot.dtype.size();
         let mut parts = Vec::new();
-        for piece in &pieces {
-            parts.push(match piece {
-                StagedPush::Rows(data) => {
-                    data.read(|bytes| part_of(bytes, units, unit_bytes, slot))
-                }
+        for (position, piece) in &pieces {
+            let part = match piece {
+                StagedPush::Rows(data) => data.read(|bytes| part_of(bytes, dtype, slot)),
                 StagedPush::Whole(data) => {
                     data.read(|bytes| Ok(((0..units).collect(), lent(bytes, slot.dtype))))
                 }
                 StagedPush::Sum(sum) => {
                     Some(Ok(((0..units).collect(), Lent::of(Array::of(&sum.buffer, sum.dtype)))))
                 }
-            });
+                StagedPush::Subtree(sum) => {
+                    Some(sum.with(dtype, |lent| Ok(((0..units).collect(), lent))))
+                }
+            };
+            parts.extend(part.map(|part| part.map(|(ids, lent)| (*position, ids, lent))));
         }
-        let parts: Vec<(Vec<usize>, Lent)> = parts.into_iter().flatten().collect::<Result<_>>()?;
+        let parts: Vec<(u64, Vec<usize>, Lent)> = parts.into_iter().collect::<Result<_>>()?;
         let shape = [i64::MAX];
-        let pushed = parts.iter().map(|(ids, lent)| RowsOf { lent, shape: &shape, ids });
-        as_push(slot, &[], |push| {
-            let value = &mut slot.value.own();
-            local.applier.merge_pushed_rows(push, pushed, value, &handling.merger)
-        })
-        .map(|_| ())
+        let pushed = parts
+            .iter()
+            .map(|(position, ids, lent)| (*position, RowsOf { lent, shape: &shape, ids }));
+        let order = if by_tree { SumOrder::Tree } else { SumOrder::Linear };
+        merge_rows(of, (dtype, order), pushed, &handling.merger)
     }
 
     /// Makes the stored value exclusively owned again, for a change in place; `content` keeps the stored
@@ -376,6 +435,34 @@ fn fold(of: SliceContext<'_>, before: Option<SliceSum>, next: &Bytes) -> Result<
     Ok(SliceSum { buffer, dtype })
 }
 
+/// Merges pushed rows, whose sums are made in a dtype and an order.
+fn merge_rows<'a>(
+    of: SliceContext<'_>,
+    (dtype, order): (DType, SumOrder<'static>),
+    pushed: impl Iterator<Item = (u64, RowsOf<'a>)>,
+    merger: &Merger,
+) -> Result<()> {
+    let SliceContext { slot, local, blocks } = of;
+    let value = &mut slot.value.own();
+    if dtype == slot.dtype {
+        let merge = |push: &KeyPush<'_>| {
+            local.applier.merge_pushed_rows(push, order, pushed, value, merger)
+        };
+        return as_push(slot, &[], merge).map(|_| ());
+    }
+    // Each row is rounded once, when its sum is pushed.
+    let wide = wide_slot(slot)?;
+    let take = |bytes| blocks.take(bytes);
+    let (ids, sums) = local.applier.sum_pushed_rows(&wide, order, pushed, take)?;
+    let (lent, shape) = (Lent::of(Array::of(&sums, dtype)), [i64::MAX]);
+    let rounded = [(0, RowsOf { lent: &lent, shape: &shape, ids: &ids })].into_iter();
+    let merged = as_push(slot, &[], |push| {
+        local.applier.merge_pushed_rows(push, order, rounded, value, merger)
+    });
+    blocks.give_back(sums);
+    merged.map(|_| ())
+}
+
 /// Merges like a push of the local store, without an outer deadline or a cancellation.
 fn as_push<T>(slot: &Slot, values: &[Lent], merge: impl FnOnce(&KeyPush<'_>) -> T) -> T {
     let patience = crate::deadline::LazyDeadline::new(None);
@@ -383,18 +470,9 @@ fn as_push<T>(slot: &Slot, values: &[Lent], merge: impl FnOnce(&KeyPush<'_>) -> 
     merge(&KeyPush { call: "push", slot, values, outs: &[], limits, touched: 0 })
 }
 
-/// A contribution as an array of the merge.
-fn lent(bytes: &[u8], dtype: DType) -> Lent {
-    Lent::plain(bytes.as_ptr().cast_mut(), dtype)
-}
-
-/// Units of a push of rows, and their values.
-fn part_of(
-    bytes: &[u8],
-    units: usize,
-    unit_bytes: usize,
-    slot: &Slot,
-) -> Result<(Vec<usize>, Lent)> {
+/// Units of a push of rows, and their values, which are of a dtype.
+fn part_of(bytes: &[u8], dtype: DType, slot: &Slot) -> Result<(Vec<usize>, Lent)> {
+    let (units, unit_bytes) = (slot.rows(), slot.row_length() * dtype.size());
     let bad = || fail!(InvalidArgument, "a push of rows that does not fit its slice");
     let (runs, taken) = row_runs::decode(bytes, units).ok_or_else(bad)?;
     let mut ids = Vec::with_capacity(runs.iter().map(|run| run.count as usize).sum());
@@ -405,7 +483,7 @@ fn part_of(
     if values.len() != ids.len() * unit_bytes {
         return Err(bad());
     }
-    Ok((ids, lent(values, slot.dtype)))
+    Ok((ids, lent(values, dtype)))
 }
 
 /// Copies the requested rows of a value, contiguously.

@@ -6,16 +6,19 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::WorkerStore;
+use smallvec::SmallVec;
+
 use super::call::{PendingKey, PullTarget};
+use super::{WorkerStore, WorkerSums};
 use crate::codec::Codec;
 use crate::error::{Result, fail};
 use crate::job::encoding::{EncodingSource, WorkerResiduals};
+use crate::job::sums::{self, SUBTREE};
 use crate::local::plan::{KeyGroup, PlannedOut};
 use crate::local::table::Slot;
 use crate::runtime::{Bytes, Loan};
 use crate::sys::DefaultFloats;
-use crate::tensor::{Buffer, Lent};
+use crate::tensor::{Array, Buffer, DType, Lent};
 use kvstore_protocol::Data as _;
 
 /// A value to send, not yet read.
@@ -30,6 +33,12 @@ pub(super) enum OutgoingValue {
     Sum {
         values: Range<usize>,
         sum: Buffer,
+        bytes: usize,
+    },
+    /// Values whose sum is sent in the dtype of sums, in slices of this many bytes of the key's dtype.
+    Subtree {
+        values: Range<usize>,
+        slice_bytes: usize,
         bytes: usize,
     },
     /// Values of which the sum is encoded, in slices of this many bytes.
@@ -80,9 +89,10 @@ impl OutgoingValue {
     pub(super) fn bytes(&self) -> usize {
         match self {
             Self::Made(value) => usize::try_from(value.len()).unwrap_or(usize::MAX),
-            Self::Lent { bytes, .. } | Self::Sum { bytes, .. } | Self::Coded { bytes, .. } => {
-                *bytes
-            }
+            Self::Lent { bytes, .. }
+            | Self::Sum { bytes, .. }
+            | Self::Subtree { bytes, .. }
+            | Self::Coded { bytes, .. } => *bytes,
         }
     }
 }
@@ -126,15 +136,27 @@ impl WorkerStore {
         Ok(Some(match &lent[values.clone()] {
             [] => return Ok(None),
             _ if is_coded && slot.dtype.is_float() => {
-                let slice_bytes = self.of_place(slot.key, |place| place.slice_bytes)?;
-                let slice_bytes = usize::try_from(slice_bytes).unwrap_or(usize::MAX);
-                OutgoingValue::Coded { values, slice_bytes, bytes }
+                OutgoingValue::Coded { values, slice_bytes: self.slice_bytes_of(slot)?, bytes }
+            }
+            _ if self.sum_dtype(slot.dtype) != slot.dtype => {
+                let bytes = slot.count * self.sum_dtype(slot.dtype).size();
+                OutgoingValue::Subtree { values, slice_bytes: self.slice_bytes_of(slot)?, bytes }
             }
             [only] if only.is_plain(slot.dtype) => {
                 OutgoingValue::Lent { start: only.data(), bytes }
             }
             _ => OutgoingValue::Sum { values, sum: self.driver.blocks.take(bytes)?, bytes },
         }))
+    }
+
+    fn slice_bytes_of(&self, slot: &Slot) -> Result<usize> {
+        let slice_bytes = self.of_place(slot.key, |place| place.slice_bytes)?;
+        Ok(usize::try_from(slice_bytes).unwrap_or(usize::MAX))
+    }
+
+    /// The dtype in which this worker sends sums for keys of a dtype.
+    pub(super) fn sum_dtype(&self, dtype: DType) -> DType {
+        if self.sums == WorkerSums::Linear { dtype } else { sums::sum_dtype(dtype) }
     }
 
     /// Reads a value of a part of a call: it lends, sums or encodes it.
@@ -159,6 +181,9 @@ impl WorkerStore {
                 self.add_up(slot, &lent[values], &sum)?;
                 Ok(Bytes::of_block(self.driver.blocks.wrap(sum, bytes)))
             }
+            OutgoingValue::Subtree { values: range, slice_bytes, bytes } => {
+                self.subtree(slot, &lent[range], (slice_bytes, bytes))
+            }
             OutgoingValue::Coded { values: range, slice_bytes, bytes } => {
                 let Some((codec, unsent)) = &mut values.coding else {
                     return Err(fail!(Internal, "a value is to be encoded, and no codec is set"));
@@ -176,7 +201,46 @@ impl WorkerStore {
         }
     }
 
-    /// Adds the values of a key, left to right.
+    /// The sum of values in the dtype of sums, slice by slice.
+    fn subtree(
+        &self,
+        slot: &Slot,
+        values: &[Lent],
+        (slice_bytes, bytes): (usize, usize),
+    ) -> Result<Bytes> {
+        let blocks = &self.driver.blocks;
+        let mut rounded = SmallVec::<[Buffer; 4]>::new();
+        // Values of other dtypes count as values of the key's.
+        let mut plain = |value: &Lent| {
+            if value.is_plain(slot.dtype) {
+                return Ok(Lent::plain(value.data(), slot.dtype));
+            }
+            let buffer = blocks.take(slot.bytes())?;
+            self.add_up(slot, std::slice::from_ref(value), &buffer)?;
+            let value = Lent::of(Array::of(&buffer, slot.dtype));
+            rounded.push(buffer);
+            Ok(value)
+        };
+        let values: SmallVec<[Lent; 8]> = values.iter().map(&mut plain).collect::<Result<_>>()?;
+        let dtype = self.sum_dtype(slot.dtype);
+        let wide = Slot::new(slot.key, slot.order, dtype, &slot.shape, slot.count)?;
+        let sum = blocks.take(bytes)?;
+        self.add_up(&wide, &values, &sum)?;
+        let step = slice_bytes.saturating_mul(dtype.size()) / slot.dtype.size();
+        let made = blocks.encoded(SUBTREE, (slot.bytes(), slice_bytes), |slices| {
+            for slice in sum.bytes()[..bytes].chunks(step.max(1)) {
+                slices.push(blocks.join(&[slice])?);
+            }
+            if slices.is_empty() {
+                slices.push(blocks.join(&[])?);
+            }
+            Ok(())
+        });
+        rounded.into_iter().chain([sum]).for_each(|buffer| blocks.give_back(buffer));
+        made
+    }
+
+    /// Adds the values of a key, in the order of sums.
     fn add_up(&self, slot: &Slot, values: &[Lent], sum: &Buffer) -> Result<()> {
         let _floats = DefaultFloats::enter();
         self.local.keys.team.sum(slot, values, sum)

@@ -3,6 +3,7 @@
 
 use crate::codec::BLOCK;
 use crate::error::{Result, fail};
+use crate::job::sums::sum_dtype;
 use crate::local::merger::Handling;
 use crate::tensor::DType;
 
@@ -15,6 +16,8 @@ pub(super) struct MessageLimit<'a> {
     pub(super) call: &'a str,
     /// The option of the job.
     pub(super) slice_bytes: u64,
+    /// Sums are those of a tree, for which sums of 16-bit keys travel in float32.
+    pub(super) adds_by_tree: bool,
     /// Whether the slices of a key stay together, for a rule that needs it.
     pub(super) whole: bool,
     pub(super) handling: &'a Handling,
@@ -35,7 +38,9 @@ impl MessageLimit<'_> {
         let encoded = self.handling.codec_of(dtype).map_or(0, |codec| {
             codec.bytes(usize::try_from(slice / item).unwrap_or(usize::MAX)) as u64
         });
-        let message = slice.max(encoded);
+        let summed =
+            if self.adds_by_tree { slice / item * sum_dtype(dtype).size() as u64 } else { slice };
+        let message = summed.max(encoded);
         if message <= MOST {
             return Ok(());
         }
@@ -83,6 +88,7 @@ mod tests {
         let limit = MessageLimit {
             call: "init",
             slice_bytes: 256 << 10,
+            adds_by_tree: false,
             whole: false,
             handling: &handling,
         };
@@ -107,7 +113,13 @@ mod tests {
         let codec = Codec::new("topk", "ratio=1").unwrap().map(Arc::new);
         let handling = Handling { codec, merger: Merger::Assign };
         let (call, slice_bytes) = ("set_compression", 900 << 20);
-        let limit = MessageLimit { call, slice_bytes, whole: false, handling: &handling };
+        let limit = MessageLimit {
+            call,
+            slice_bytes,
+            adds_by_tree: false,
+            whole: false,
+            handling: &handling,
+        };
         assert_eq!(check(&limit, 100 << 20), Ok(()), "600 MiB");
         // Six bytes for each element of four.
         let text = check(&limit, 225 << 20).unwrap_err();

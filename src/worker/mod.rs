@@ -50,7 +50,9 @@ use crate::transport;
 use call::{CallHome, PendingCall};
 use collective::Collective;
 use completions::{CompletionTable, OpenCalls};
-use kvstore_protocol::{Failure, Machine as _, Node, NodeStart, OpId, Placement, Reason, Time};
+use kvstore_protocol::{
+    Failure, Machine as _, Mode, Node, NodeStart, OpId, Placement, Reason, SumOrder, Time,
+};
 use lookup::StoreKeyNames;
 use memory::CallMemory;
 use message_limit::MessageLimit;
@@ -60,12 +62,24 @@ pub(crate) type WorkerMachine = kvstore_protocol::Worker<Bytes>;
 
 type Slots = Vec<Arc<Slot>>;
 
+/// What the sum of a worker's values is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum WorkerSums {
+    /// From the left.
+    Linear,
+    /// The whole tree of a round: there is one worker, or each push is a round.
+    Trees,
+    /// A subtree of the sum of all workers.
+    Subtrees,
+}
+
 pub(crate) struct WorkerStore {
     local: Arc<Local>,
     driver: Arc<Driver<CompletionTable>>,
     rank: u32,
     workers: u32,
     slice_bytes: u64,
+    sums: WorkerSums,
     server_updater: bool,
     /// A read-only worker (also called: reader): it only pulls, and no round waits for it.
     reads_only: bool,
@@ -88,6 +102,11 @@ impl WorkerStore {
         kind: StoreKind,
     ) -> Result<Self> {
         let limits = options::limits(job, kind);
+        let sums = match (limits.sum_order, limits.mode) {
+            (SumOrder::Linear, _) => WorkerSums::Linear,
+            (SumOrder::Tree, Mode::Sync) if job.workers > 1 => WorkerSums::Subtrees,
+            (SumOrder::Tree, _) => WorkerSums::Trees,
+        };
         // A credential may say reader as well; the option suffices without credentials.
         let reads_only = options::reads_only(job, place);
         let driver = Driver::start(
@@ -126,6 +145,7 @@ impl WorkerStore {
                 rank: me.rank,
                 workers: job.workers,
                 slice_bytes: job.slice_bytes,
+                sums,
                 server_updater: job.server_updater,
                 reads_only,
                 found: Mutex::default(),
@@ -251,7 +271,13 @@ impl WorkerStore {
         handling: &Handling,
         mut keys: impl Iterator<Item = (Key, DType, usize)>,
     ) -> Result<()> {
-        let limit = MessageLimit { call, slice_bytes: self.slice_bytes, whole, handling };
+        let limit = MessageLimit {
+            call,
+            slice_bytes: self.slice_bytes,
+            adds_by_tree: self.sums != WorkerSums::Linear,
+            whole,
+            handling,
+        };
         keys.try_for_each(|(key, dtype, count)| {
             limit.check(&|| self.local.keys.names.label(key), dtype, count)
         })

@@ -12,7 +12,7 @@ use crate::local::plan::{PlannedOut, RowsOf};
 use crate::local::table::Slot;
 use crate::runtime::{BlockPool, Bytes};
 use crate::sys::DefaultFloats;
-use crate::tensor::Buffer;
+use crate::tensor::{Buffer, DType};
 use kvstore_protocol::Placement;
 
 /// Maximum number of rows, the same ones counted again, of a push whose memory is kept.
@@ -35,21 +35,21 @@ impl RowMemory {
         }
     }
 
-    /// Push of rows of one key, as one message body for each slice.
+    /// Push of rows of one key, whose sums are of a dtype, as one message body for each slice.
     pub(super) fn push<'a>(
         &mut self,
         team: Team,
-        slot: &Slot,
+        (slot, dtype): (&Slot, DType),
         place: &Placement,
         pushed: impl Iterator<Item = RowsOf<'a>>,
         blocks: &Arc<BlockPool>,
     ) -> Result<Bytes> {
         let Self { sums, rows, runs, head } = self;
         let _floats = DefaultFloats::enter();
-        sums.prepare(team, slot, pushed)?;
-        let summed = blocks.take(sums.bytes(slot).max(1))?;
-        sums.compact(team, slot, rows, &summed);
-        let (item, values) = (slot.dtype.size(), summed.bytes());
+        sums.prepare_as(team, (slot, dtype), (0..).zip(pushed))?;
+        let summed = blocks.take(sums.bytes((slot, dtype)).max(1))?;
+        sums.compact(team, (slot, dtype), rows, &summed);
+        let (item, values) = (dtype.size(), summed.bytes());
         let slice = usize::try_from(place.slice_bytes).unwrap_or(usize::MAX);
         let made = blocks.encoded(ROWS, (slot.bytes(), slice), |slices| {
             for_each_slice(place, rows, runs, |_, runs, elements| {

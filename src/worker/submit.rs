@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use super::WorkerStore;
 use super::call::{PendingCall, PendingKey, PullTarget};
 use super::inputs::{CallInputs, OutgoingValue, part_of};
 use super::memory::CallMemory;
 use super::requests::{KeyOperation, KeyRequest};
 use super::rows::WantedRows;
+use super::{WorkerStore, WorkerSums};
 use crate::deadline::Deadline;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, fail};
 use crate::local::call::DataCall;
 use crate::local::counters::CallTally;
 use crate::local::plan::{self, KeyGroup, Pairs, Plan, RowPairs};
@@ -41,9 +41,30 @@ impl WorkerStore {
         let patience = self.local.patience();
         plan.build_rows(&self.local.keys.scene(call.name()).within(&patience), pairs, part)?;
         if call == DataCall::PushRows {
+            self.check_counts(call, plan)?;
             self.leave_unfinished();
         }
         Ok(())
+    }
+
+    /// Refuses numbers of values with which this worker's sum is no subtree of the tree over all workers.
+    fn check_counts(&self, call: DataCall, plan: &Plan) -> Result<()> {
+        let is_subtree = |group: &&KeyGroup| {
+            let count = group.values.len();
+            count == 0 || count.is_power_of_two()
+        };
+        if self.sums != WorkerSums::Subtrees {
+            return Ok(());
+        }
+        let Some(odd) = plan.groups.iter().find(|group| !is_subtree(group)) else { return Ok(()) };
+        let (key, count) = (self.local.keys.names.label(odd.slot.key), odd.values.len());
+        Err(fail!(
+            Option,
+            "{}: {key} has {count} values; with sum_order=tree and {} workers their number must be a \
+             power of two, so that the sum of one worker is a subtree of the sum of all",
+            call.name(),
+            self.workers
+        ))
     }
 
     /// Submits a planned call on rows.
@@ -64,7 +85,8 @@ impl WorkerStore {
             let (target, what) = if outs.is_empty() {
                 let pushed = values.map(|index| plan.rows.of(index, &plan.values[index]));
                 let (team, blocks) = (self.local.keys.team, &self.driver.blocks);
-                let value = memory.rows.push(team, &slot, &place, pushed, blocks)?;
+                let sums = (&*slot, self.sum_dtype(slot.dtype));
+                let value = memory.rows.push(team, sums, &place, pushed, blocks)?;
                 (PullTarget::Nowhere, KeyOperation::Push(OutgoingValue::Made(value)))
             } else {
                 let lists = outs.clone().map(|index| plan.rows.of(index, &plan.outs[index].lent));
@@ -102,6 +124,7 @@ impl WorkerStore {
         self.find(name, values.keys.iter().chain(outs.keys).copied())?;
         plan.build(&self.local.keys.scene(name).within(&patience), values, outs)?;
         if call != DataCall::Pull {
+            self.check_counts(call, plan)?;
             self.leave_unfinished();
         }
         Ok(call)
@@ -235,7 +258,6 @@ fn until_error<T>(results: impl Iterator<Item = Result<T>>, good: &mut Vec<T>) -
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::fail;
 
     #[test]
     fn what_was_made_before_an_error_is_kept_and_nothing_is_made_behind_it() {

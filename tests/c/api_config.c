@@ -17,7 +17,7 @@ static void good_values_are_accepted(void) {
         {"timeout_ms", "600000"},
         {"updater_undo", "no"}, {"updater_undo", "yes"}, {"cuda", "auto"},
         {"cuda", "no"},         {"cuda", "/opt/libcuda.so.1"},
-        {"device_bytes", "4096"},
+        {"device_bytes", "4096"}, {"sum_order", "linear"}, {"sum_order", "tree"},
     };
     kv_config *config = new_config();
     for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
@@ -34,7 +34,7 @@ static void bad_values_name_the_option_and_the_value(void) {
         {"isa", "sse9"},         {"isa", ""},             {"timeout_ms", "soon"},
         {"timeout_ms", ""},      {"timeout_ms", "-2"},    {"timeout_ms", "9223372036854775808"},
         {"updater_undo", "maybe"}, {"updater_undo", ""},     {"cuda", ""},
-        {"device_bytes", "4095"}, {"device_bytes", "all"},
+        {"device_bytes", "4095"}, {"device_bytes", "all"}, {"sum_order", "Tree"}, {"sum_order", ""},
     };
     kv_config *config = new_config();
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {

@@ -122,6 +122,33 @@ static void updater_undo_comes_from_the_environment(void) {
     kv_free(store);
 }
 
+/* 1 is lost beside 1e8: from the left the last one is not, as the neighbour of -1e8 it is. */
+static void sum_order_comes_from_the_environment(void) {
+    static const struct {
+        const char *value;
+        float expected;
+    } orders[] = {{"linear", 1.0f}, {"tree", 0.0f}};
+    for (size_t i = 0; i < sizeof orders / sizeof orders[0]; i++) {
+        CHECK(setenv("KV_SUM_ORDER", orders[i].value, 1) == 0);
+        kv_store *store = open_store("local");
+        CHECK(unsetenv("KV_SUM_ORDER") == 0);
+        float values[] = {1e8f, 1.0f, -1e8f, 1.0f}, out = 7.0f;
+        kv_key keys[] = {7, 7, 7, 7};
+        kv_tensor tensors[4], stored = kv_tensor_cpu(&out, KV_F32, 0, NULL);
+        for (size_t at = 0; at < 4; at++) {
+            tensors[at] = kv_tensor_cpu(&values[at], KV_F32, 0, NULL);
+        }
+        CHECK_STATUS(kv_init(store, keys, &stored, 1), KV_OK);
+        CHECK_STATUS(kv_push(store, keys, tensors, 4, 0, NULL), KV_OK);
+        CHECK_STATUS(kv_pull(store, keys, &stored, 1, 0, NULL), KV_OK);
+        CHECK(out == orders[i].expected);
+        kv_status status = kv_set_compression(store, "2bit", NULL);
+        CHECK(status == (i == 1 ? KV_ERR_UNSUPPORTED : KV_OK));
+        CHECK(i == 0 || error_says("sum_order=tree"));
+        kv_free(store);
+    }
+}
+
 static void timeout_ms_comes_from_the_environment(void) {
     gate at = GATE_CLOSED;
     int64_t number = 1;
@@ -222,6 +249,7 @@ int main(void) {
     an_empty_environment_variable_does_not_count();
     the_environment_counts_unless_the_config_says_more();
     updater_undo_comes_from_the_environment();
+    sum_order_comes_from_the_environment();
     timeout_ms_comes_from_the_environment();
     a_local_store_is_the_only_worker("local");
     a_local_store_is_the_only_worker("device");

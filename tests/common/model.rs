@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use kvstore::{DType, ErrorKind, Key};
 
-use super::scalar::{convert_bits, sum_bits};
+use super::scalar::{convert_bits, sum_bits, tree_bits};
 
 /// How a model merges pushes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,14 +54,16 @@ pub struct Model {
     pub entries: HashMap<Key, Entry>,
     pub mode: Mode,
     undo: bool,
+    /// Whether sums are those of a tree.
+    by_tree: bool,
     inits: u64,
 }
 
 pub type Pairs<'a> = &'a [(Key, Value)];
 
 impl Model {
-    pub fn new(undo: bool) -> Self {
-        Self { entries: HashMap::new(), mode: Mode::Assign, undo, inits: 0 }
+    pub fn new(undo: bool, by_tree: bool) -> Self {
+        Self { entries: HashMap::new(), mode: Mode::Assign, undo, by_tree, inits: 0 }
     }
 
     /// The keys in processing order.
@@ -146,6 +148,9 @@ impl Model {
             .map(|i| {
                 let values: Vec<u64> =
                     pushed.iter().map(|it| convert_bits(it.dtype, dtype, it.bits[i])).collect();
+                if self.by_tree {
+                    return tree_bits(dtype, &(0..).zip(values).collect::<Vec<_>>());
+                }
                 sum_bits(dtype, &values)
             })
             .collect();

@@ -11,6 +11,8 @@ pub trait Scalar: Element + Default {
     fn is_nan(self) -> bool;
     /// The sum of one or more values, left to right, rounded as documented.
     fn add_up(values: impl Iterator<Item = Self>) -> Self;
+    /// The sum of one or more leaves of a binary tree, at ascending positions, rounded as documented.
+    fn tree(leaves: &[(u64, Self)]) -> Self;
     /// Often special, otherwise close enough to others that sums round.
     fn random(random: &mut Random) -> Self;
 
@@ -35,6 +37,7 @@ macro_rules! integers {
             fn add_up(values: impl Iterator<Item = Self>) -> Self {
                 values.reduce(<$int>::wrapping_add).expect("one or more values")
             }
+            fn tree(leaves: &[(u64, Self)]) -> Self { tree_of(leaves, <$int>::wrapping_add) }
             fn random(random: &mut Random) -> Self { random.next() as $int }
         }
     )+};
@@ -43,7 +46,7 @@ macro_rules! integers {
 integers!(i8 u8 i32 i64);
 
 macro_rules! floats {
-    ($($float:ty, $bits:ty, $mantissa:literal, $one:literal, $sum:expr);+) => {$(
+    ($($float:ty, $bits:ty, $mantissa:literal, $one:literal, $wide:ty, $round:expr, $sum:expr);+) => {$(
         #[allow(clippy::cast_possible_truncation, clippy::cast_lossless, reason = "bits only")]
         impl Scalar for $float {
             fn bits(self) -> u64 { <$float>::to_bits(self).into() }
@@ -53,6 +56,14 @@ macro_rules! floats {
                 let mut values = values.peekable();
                 let first = values.next().expect("one or more values");
                 if values.peek().is_none() { first } else { $sum(first, values) }
+            }
+            fn tree(leaves: &[(u64, Self)]) -> Self {
+                if let [(_, only)] = leaves {
+                    return *only;
+                }
+                let wide: Vec<(u64, $wide)> =
+                    leaves.iter().map(|&(at, leaf)| (at, leaf.into())).collect();
+                $round(tree_of(&wide, |left, right| left + right))
             }
             fn random(random: &mut Random) -> Self {
                 if random.one_in(16) {
@@ -72,15 +83,32 @@ macro_rules! floats {
 }
 
 floats!(
-    f32, u32, 23, 127, |first, values: std::iter::Peekable<_>| values.fold(first, |a, b: f32| a + b);
-    f64, u64, 52, 1023, |first, values: std::iter::Peekable<_>| values.fold(first, |a, b: f64| a + b);
-    f16, u16, 10, 15, |first: f16, values: std::iter::Peekable<_>| {
+    f32, u32, 23, 127, f32, |sum| sum, |first, values: std::iter::Peekable<_>| values.fold(first, |a, b: f32| a + b);
+    f64, u64, 52, 1023, f64, |sum| sum, |first, values: std::iter::Peekable<_>| values.fold(first, |a, b: f64| a + b);
+    f16, u16, 10, 15, f32, f16::from_f32, |first: f16, values: std::iter::Peekable<_>| {
         f16::from_f32(values.fold(first.to_f32(), |sum, value: f16| sum + value.to_f32()))
     };
-    bf16, u16, 7, 127, |first: bf16, values: std::iter::Peekable<_>| {
+    bf16, u16, 7, 127, f32, bf16::from_f32, |first: bf16, values: std::iter::Peekable<_>| {
         bf16::from_f32(values.fold(first.to_f32(), |sum, value: bf16| sum + value.to_f32()))
     }
 );
+
+/// The binary tree over leaves, by its definition: the two halves of the smallest range of a power of
+/// two that has all of them, each added up by itself.
+fn tree_of<T: Copy>(leaves: &[(u64, T)], add: impl Fn(T, T) -> T + Copy) -> T {
+    let ((first, value), (last, _)) = (leaves[0], leaves[leaves.len() - 1]);
+    let (mut start, mut size) = (first, 1);
+    while last >= start + size {
+        size *= 2;
+        start = first / size * size;
+    }
+    if size == 1 {
+        return value;
+    }
+    // Both halves have leaves, as the range is the smallest one.
+    let (left, right) = leaves.split_at(leaves.partition_point(|&(at, _)| at < start + size / 2));
+    add(tree_of(left, add), tree_of(right, add))
+}
 
 /// Runs an expression with `$T` as the Rust type of a dtype.
 #[macro_export]
@@ -127,6 +155,14 @@ macro_rules! with_type {
 /// The sum of elements given as bits.
 pub fn sum_bits(dtype: DType, values: &[u64]) -> u64 {
     with_type!(dtype, T => T::add_up(values.iter().map(|&bits| T::of_bits(bits))).bits())
+}
+
+/// The tree over elements given as positions and bits.
+pub fn tree_bits(dtype: DType, leaves: &[(u64, u64)]) -> u64 {
+    with_type!(dtype, T => {
+        let leaves: Vec<(u64, T)> = leaves.iter().map(|&(at, bits)| (at, T::of_bits(bits))).collect();
+        T::tree(&leaves).bits()
+    })
 }
 
 /// Whether two elements given as bits are equal, or both a NaN.

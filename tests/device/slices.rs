@@ -169,6 +169,16 @@ fn the_host_cannot_touch_a_slice() {
     let refused = store.push_rows(2u64, &on_gpu, of_host).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Unsupported, "{refused}");
     assert!(refused.message().contains("row ids"), "{refused}");
+    let config = Config::new().with("sum_order", "tree").unwrap();
+    for kind in ["local", "device"] {
+        let by_tree = Store::open(kind, &config).unwrap();
+        let refused = by_tree.init(1u64, slice.tensor(&[5, 8]).unwrap()).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Unsupported, "{refused}");
+        for word in ["sum_order=tree", "copy the tensor to host memory first"] {
+            assert!(refused.message().contains(word), "{refused}");
+        }
+        assert!(by_tree.keys().unwrap().is_empty());
+    }
     let sixteen = Array::plain(Place::Gpu, DType::F32, &[16]).with(&[0; 16]);
     let mut sixteen = sixteen.slice();
     let refused = store.push_rows(2u64, &ids, sixteen.tensor(&two).unwrap()).unwrap_err();

@@ -37,5 +37,6 @@ mod starting;
 mod sums;
 mod tickets;
 mod transports;
+mod tree;
 mod updaters;
 mod values;

@@ -229,6 +229,15 @@ pub enum OnLoss {
     Continue,
 }
 
+/// Order in which servers add the contributions of a round.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SumOrder {
+    /// By rank, from the left.
+    Linear,
+    /// By the binary tree over ranks: halves are added pairwise, and missing ranks are skipped.
+    Tree,
+}
+
 /// Limits of a job. All its processes have the same `job`, `workers` and `servers`, and all workers the same
 /// [`JobTerms`], which the servers and the scheduler adopt from them.
 #[derive(Debug, Clone)]
@@ -257,6 +266,9 @@ pub struct Limits {
     pub hold_bytes: u64,
     /// Maximum lead, in rounds, of a push over the last closed round of its slice; from 1.
     pub max_rounds_ahead: u64,
+    /// Order of the sums of servers. The state machines give contributions in the order of ranks to drivers,
+    /// which add them up.
+    pub sum_order: SumOrder,
     /// Send window of one link, in frames. A more urgent message overtakes only those behind the window.
     pub window_frames: usize,
     /// Smallest send window of one link, in bytes: no frame of data is sent while as many as the window are
@@ -280,6 +292,7 @@ pub struct JobTerms {
     /// Maximum bytes of pushes that a server holds out of turn.
     pub hold_bytes: u64,
     pub(crate) max_rounds_ahead: u64,
+    pub(crate) sum_order: SumOrder,
 }
 
 /// Maximum of [`Limits::peer_timeout`] in milliseconds: a year, so that sums of
@@ -311,19 +324,28 @@ impl Limits {
             slice_bytes: self.slice_bytes,
             hold_bytes: self.hold_bytes,
             max_rounds_ahead: self.max_rounds_ahead,
+            sum_order: self.sum_order,
         }
     }
 
     /// Adopts the terms of the workers.
     pub(crate) fn adopt(&mut self, terms: &JobTerms) {
-        let JobTerms { mode, on_loss, peer_timeout, slice_bytes, hold_bytes, max_rounds_ahead } =
-            *terms;
+        let JobTerms {
+            mode,
+            on_loss,
+            peer_timeout,
+            slice_bytes,
+            hold_bytes,
+            max_rounds_ahead,
+            sum_order,
+        } = *terms;
         self.mode = mode;
         self.on_loss = on_loss;
         self.peer_timeout = peer_timeout;
         self.slice_bytes = slice_bytes;
         self.hold_bytes = hold_bytes;
         self.max_rounds_ahead = max_rounds_ahead;
+        self.sum_order = sum_order;
     }
 
     /// Timeout of a silent peer. A process that stopped for less than `peer_timeout` is never lost: the

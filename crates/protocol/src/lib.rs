@@ -58,7 +58,7 @@
 //!
 //! ```
 //! use kvstore_protocol::{
-//!     Data, KeySpec, Limits, MS, Machine, Mode, Node, NodeStart, OnLoss, Scheduler, Server, ServerAction,
+//!     Data, KeySpec, Limits, MS, Machine, Mode, Node, NodeStart, OnLoss, Scheduler, Server, ServerAction, SumOrder,
 //!     Worker, WorkerAction,
 //! };
 //!
@@ -86,6 +86,7 @@
 //!     slice_bytes: 1 << 20,
 //!     hold_bytes: 1 << 20,
 //!     max_rounds_ahead: 1,
+//!     sum_order: SumOrder::Linear,
 //!     window_frames: 32,
 //!     window_bytes: 1 << 20,
 //!     one_way_at_a_time: false,
@@ -185,7 +186,7 @@ mod worker;
 pub use drops::{DropCount, DropReason};
 pub use job::{
     Data, Failure, JobTerms, LONGEST_MS, Limits, MS, Mode, NO_RANK, OnLoss, Peer, Reason, Role,
-    Time,
+    SumOrder, Time,
 };
 pub use machine::Machine;
 pub use membership::{AdmissionError, AuthenticatedPeer, Scheduler, is_at};

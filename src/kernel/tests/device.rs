@@ -1,6 +1,6 @@
 //! Sums of GPU kernels, interpreted, against those of this processor.
 
-use super::{Isa, Pass, Random, Traffic};
+use super::{Isa, Pass, Random, SumOrder, Traffic};
 use crate::kernel::interpreted::{CHUNK, Elements, Gpu, Job, Kernels, mode};
 use crate::tensor::DType;
 
@@ -19,6 +19,7 @@ fn sum(dtype: DType, inputs: &[Elements], count: usize) -> Elements {
         inputs: &sources,
         count,
         traffic,
+        order: SumOrder::Linear,
     });
     out
 }

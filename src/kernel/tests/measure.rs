@@ -5,7 +5,8 @@ use half::{bf16, f16};
 use super::rule::{Case, Stored};
 use super::{Number as Element, Out, Random, isas};
 use crate::kernel::{
-    MAX_STATES, Measure, Measuring, Meter, Number, Pass, RuleTarget, Squares, TILE, Traffic,
+    MAX_STATES, Measure, Measuring, Meter, Number, Pass, RuleTarget, Squares, SumOrder, TILE,
+    Traffic,
 };
 
 /// Writes a state, and returns a number that depends on all inputs.
@@ -73,8 +74,8 @@ fn check<T: Stored<Wide: Wide>>(case: &Case<T>, with_master: bool) {
         let at = if with_master { master.start() } else { stored.start() };
         let none = std::ptr::null_mut();
         let target = RuleTarget::new(at, with_master, [kept.start(), none, none]);
-        let traffic = Traffic::Cached;
-        let pass = Pass { dtype: T::DTYPE, outs: &[], inputs: &inputs, count, traffic };
+        let (traffic, order) = (Traffic::Cached, SumOrder::Linear);
+        let pass = Pass { dtype: T::DTYPE, outs: &[], inputs: &inputs, count, traffic, order };
         let mut found = Squares::default();
         // SAFETY: all arrays have `count` elements and are apart.
         unsafe {

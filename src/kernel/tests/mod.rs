@@ -14,7 +14,7 @@ mod rule;
 
 use half::{bf16, f16};
 
-use super::{Isa, Pass, Traffic};
+use super::{Isa, PartialSums, Pass, SumOrder, Traffic};
 use crate::tensor::{DType, Element};
 use kvstore_protocol::testing::Random;
 
@@ -36,6 +36,8 @@ trait Number: Element + Default {
     fn random(random: &mut Random) -> Self;
     /// The sum as the documents define it.
     fn sum(values: impl Iterator<Item = Self>) -> Self;
+    /// The sum of the tree over leaves at positions.
+    fn tree(leaves: &[(u128, Self)]) -> Self;
     fn bits(self) -> u64;
     fn is_nan(self) -> bool;
 
@@ -51,6 +53,7 @@ macro_rules! integers {
         fn sum(values: impl Iterator<Item = Self>) -> Self {
             values.reduce(<$int>::wrapping_add).unwrap()
         }
+        fn tree(leaves: &[(u128, Self)]) -> Self { tree_of(leaves, <$int>::wrapping_add) }
         #[allow(clippy::cast_sign_loss, clippy::cast_lossless, reason = "only compared")]
         fn bits(self) -> u64 { self as u64 }
         fn is_nan(self) -> bool { false }
@@ -88,9 +91,76 @@ macro_rules! floats {
             }
             narrow(values.fold(<$wide>::from(first), |sum, value| sum + <$wide>::from(value)))
         }
+        fn tree(leaves: &[(u128, Self)]) -> Self {
+            if let [(_, only)] = leaves {
+                return *only;
+            }
+            let wide: Vec<_> = leaves.iter().map(|&(at, leaf)| (at, <$wide>::from(leaf))).collect();
+            narrow(tree_of(&wide, |left, right| left + right))
+        }
         fn bits(self) -> u64 { self.to_bits().into() }
         fn is_nan(self) -> bool { <$float>::is_nan(self) }
     })+};
+}
+
+/// The binary tree over positions, by its definition: the halves of the smallest range of a power of
+/// two that has all leaves, each added up by itself.
+fn tree_of<T: Copy>(leaves: &[(u128, T)], add: impl Fn(T, T) -> T + Copy) -> T {
+    let ((first, value), (last, _)) = (leaves[0], leaves[leaves.len() - 1]);
+    let (mut start, mut size) = (first, 1);
+    while last >= start + size {
+        size *= 2;
+        start = first / size * size;
+    }
+    if size == 1 {
+        return value;
+    }
+    // Both halves have leaves, as the range is the smallest one.
+    let (left, right) = leaves.split_at(leaves.partition_point(|&(at, _)| at < start + size / 2));
+    add(tree_of(left, add), tree_of(right, add))
+}
+
+/// The order of a sum in tests.
+#[derive(Clone)]
+enum Ordered {
+    Linear,
+    /// A tree without missing leaves.
+    Tree,
+    /// A tree with leaves at these positions.
+    At(Vec<u128>),
+}
+
+impl Ordered {
+    fn sum<T: Number>(&self, values: impl ExactSizeIterator<Item = T>) -> T {
+        match self {
+            Self::Linear => T::sum(values),
+            Self::Tree => T::tree(&(0..).zip(values).collect::<Vec<_>>()),
+            Self::At(at) => T::tree(&at.iter().copied().zip(values).collect::<Vec<_>>()),
+        }
+    }
+
+    /// Calls `work` with the order as kernels have it.
+    fn with(&self, work: impl FnOnce(SumOrder<'_>)) {
+        let mut joins = Vec::new();
+        work(match self {
+            Self::Linear => SumOrder::Linear,
+            Self::Tree => SumOrder::Tree,
+            Self::At(at) => {
+                PartialSums::list_joins(at.iter().copied(), |count| joins.push(count));
+                SumOrder::Joins(&joins)
+            }
+        });
+    }
+
+    /// All orders of so many values, of which one has gaps of any length.
+    fn all(random: &mut Random, values: usize) -> [Self; 3] {
+        let mut at = 0u128;
+        let positions = (0..values).map(|_| {
+            at += 1 + u128::from(random.below(5) / 3 * random.below(9));
+            at
+        });
+        [Self::At(positions.collect()), Self::Linear, Self::Tree]
+    }
 }
 
 /// Rounds a sum to its dtype.
@@ -164,22 +234,38 @@ impl<T: Number> Out<T> {
 /// of an input, at element offsets that break every alignment. Since every build is compared with
 /// the same loop, all have equal bits.
 fn check_sum<T: Number>(pool: &[Vec<T>], count: usize, shift: usize) {
+    check_sum_in::<T>(&Ordered::Linear, pool, count, shift);
+    check_sum_in::<T>(&Ordered::Tree, pool, count, shift);
+}
+
+fn check_sum_in<T: Number>(ordered: &Ordered, pool: &[Vec<T>], count: usize, shift: usize) {
+    ordered.with(|order| check_sum_as(ordered, order, pool, count, shift));
+}
+
+fn check_sum_as<T: Number>(
+    ordered: &Ordered,
+    order: SumOrder<'_>,
+    pool: &[Vec<T>],
+    count: usize,
+    shift: usize,
+) {
     let offset = |index: usize| 1 + (index + shift) % 8;
     let inputs: Vec<&[T]> =
         pool.iter().enumerate().map(|(i, input)| &input[offset(i)..][..count]).collect();
     let starts: Vec<*const u8> = inputs.iter().map(|input| input.as_ptr().cast()).collect();
     let expected: Vec<T> =
-        (0..count).map(|i| T::sum(inputs.iter().map(|input| input[i]))).collect();
+        (0..count).map(|i| ordered.sum(inputs.iter().map(|input| input[i]))).collect();
     let exact = inputs.len() == 1;
     for (isa, traffic) in isas().flat_map(|isa| TRAFFICS.map(|traffic| (isa, traffic))) {
-        let case =
-            || format!("{} {traffic:?} {:?}, {} x {count}", isa.name(), T::DTYPE, pool.len());
+        let case = || {
+            format!("{} {traffic:?} {:?} {order:?}, {} x {count}", isa.name(), T::DTYPE, pool.len())
+        };
         for number in 1..=3 {
             let fresh = || Out::new(offset(inputs.len()), &vec![guard(); count]);
             let mut outs: Vec<Out<T>> = (0..number).map(|_| fresh()).collect();
             let places: Vec<*mut u8> = outs.iter_mut().map(Out::start).collect();
             let (dtype, inputs, outs_at) = (T::DTYPE, &*starts, &*places);
-            let pass = Pass { dtype, outs: outs_at, inputs, count, traffic };
+            let pass = Pass { dtype, outs: outs_at, inputs, count, traffic, order };
             // SAFETY: the arrays have `count` elements, and no out is an input.
             unsafe { isa.sum(&pass) };
             for out in &outs {
@@ -191,7 +277,8 @@ fn check_sum<T: Number>(pool: &[Vec<T>], count: usize, shift: usize) {
         let outs = [place.start()];
         let mut starts = starts.clone();
         starts[last] = outs[0];
-        let pass = Pass { dtype: T::DTYPE, outs: &outs, inputs: &starts, count, traffic };
+        let (dtype, outs, inputs) = (T::DTYPE, &outs[..], &*starts);
+        let pass = Pass { dtype, outs, inputs, count, traffic, order };
         // SAFETY: the arrays have `count` elements, and the out is exactly the last input.
         unsafe { isa.sum(&pass) };
         place.check(&expected, exact, &|| format!("{} in place", case()));
@@ -206,7 +293,15 @@ fn check_sums<T: Number>(random: &mut Random) {
         .collect();
     for &n in inputs {
         for (index, &size) in sizes.iter().enumerate() {
-            check_sum(&pool[..n], size, index + n);
+            check_sum_in(&Ordered::Linear, &pool[..n], size, index + n);
+        }
+    }
+    let (most, sizes) = if is_small() { (9, &[1, 65][..]) } else { (33, &[1, 9, 65, 700][..]) };
+    for n in 1..=most {
+        let [gaps, _, tree] = Ordered::all(random, n);
+        for (index, &size) in sizes.iter().enumerate() {
+            check_sum_in(&tree, &pool[..n], size, index + n);
+            check_sum_in(&gaps, &pool[..n], size, index + n);
         }
     }
 }
@@ -222,6 +317,43 @@ fn sums_of_all_builds_are_those_of_a_scalar_loop() {
     check_sums::<u8>(&mut random);
     check_sums::<i32>(&mut random);
     check_sums::<i64>(&mut random);
+}
+
+/// The root of the mean square error of sums of so many random numbers from `least` to 1.
+fn error_of(order: SumOrder<'_>, inputs: usize, least: f32) -> f64 {
+    let (count, mut random) = (4_096, Random::new(inputs as u64));
+    let mut number = || {
+        let unit = (random.next() >> 40) as f32 / (1u32 << 24) as f32;
+        least + unit * (1.0 - least)
+    };
+    let values: Vec<Vec<f32>> =
+        (0..inputs).map(|_| (0..count).map(|_| number()).collect()).collect();
+    let starts: Vec<*const u8> = values.iter().map(|value| value.as_ptr().cast()).collect();
+    let mut out = vec![0.0f32; count];
+    let outs = [out.as_mut_ptr().cast()];
+    let (dtype, traffic, inputs) = (DType::F32, Traffic::Cached, &*starts);
+    let pass = Pass { dtype, outs: &outs, inputs, count, traffic, order };
+    // SAFETY: the arrays have `count` elements, and no out is an input.
+    unsafe { Isa::Scalar.sum(&pass) };
+    let error = |i: usize| {
+        let exact: f64 = values.iter().map(|value| f64::from(value[i])).sum();
+        (f64::from(out[i]) - exact).powi(2)
+    };
+    ((0..count).map(error).sum::<f64>() / count as f64).sqrt()
+}
+
+/// docs/semantics.md has the figures, which `--nocapture` shows.
+#[test]
+fn a_tree_is_more_exact_than_a_sum_from_the_left() {
+    for least in [-1.0, 0.0] {
+        for (inputs, bound) in [(8, 0.9), (64, 0.5), (512, 0.25)] {
+            let [tree, linear] =
+                [SumOrder::Tree, SumOrder::Linear].map(|it| error_of(it, inputs, least));
+            let ratio = tree / linear;
+            println!("{inputs} numbers from {least}: {tree:e} beside {linear:e}, {ratio:.2}");
+            assert!(ratio < bound, "{inputs} numbers from {least}: {ratio}");
+        }
+    }
 }
 
 #[test]
@@ -480,7 +612,8 @@ fn no_elements_need_no_memory() {
         for &dtype in DType::ALL {
             for (inputs, traffic) in (1..=4).flat_map(|n| TRAFFICS.map(|traffic| (n, traffic))) {
                 let (outs, inputs) = ([nowhere], vec![nowhere.cast_const(); inputs]);
-                let pass = Pass { dtype, outs: &outs, inputs: &inputs, count: 0, traffic };
+                let order = if inputs.len() == 4 { SumOrder::Tree } else { SumOrder::Linear };
+                let pass = Pass { dtype, outs: &outs, inputs: &inputs, count: 0, traffic, order };
                 // SAFETY: arrays without elements may lie anywhere.
                 unsafe { isa.sum(&pass) };
             }

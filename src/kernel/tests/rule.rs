@@ -2,8 +2,8 @@
 
 use half::{bf16, f16};
 
-use super::{Number as Element, Out, Random, TRAFFICS, isas};
-use crate::kernel::{Formula, MAX_STATES, Number, Pass, Rule, RuleTarget};
+use super::{Number as Element, Ordered, Out, Random, TRAFFICS, isas};
+use crate::kernel::{Formula, MAX_STATES, Number, Pass, Rule, RuleTarget, SumOrder};
 
 /// Uses every operation and every state.
 #[derive(Clone, Copy)]
@@ -98,12 +98,12 @@ impl<T: Stored> Case<T> {
     }
 
     /// Result of a scalar loop: the value, the master and the states.
-    fn expected(&self, with_master: bool) -> Self {
+    fn expected(&self, ordered: &Ordered, with_master: bool) -> Self {
         let count = self.value.len();
         let mut result =
             Case { inputs: vec![], value: vec![], master: vec![], states: Default::default() };
         for i in 0..count {
-            let sum = T::sum(self.inputs.iter().map(|input| input[i]));
+            let sum = ordered.sum(self.inputs.iter().map(|input| input[i]));
             let mut states = [0, 1, 2].map(|at: usize| self.states[at][i]);
             let old = if with_master { self.master[i] } else { self.value[i].widen() };
             let new = T::Wide::step(sum.widen(), old, &mut states);
@@ -115,8 +115,26 @@ impl<T: Stored> Case<T> {
     }
 
     /// Merges with every build and compares; arrays begin at element offsets of many kinds.
-    fn check(&self, rule: &dyn Rule, with_master: bool, number: usize, offset: usize) {
-        let (count, expected) = (self.value.len(), self.expected(with_master));
+    fn check(
+        &self,
+        (rule, ordered): (&dyn Rule, &Ordered),
+        with_master: bool,
+        number: usize,
+        offset: usize,
+    ) {
+        ordered.with(|order| {
+            self.check_in(rule, (ordered, order), with_master, (number, offset));
+        });
+    }
+
+    fn check_in(
+        &self,
+        rule: &dyn Rule,
+        (ordered, order): (&Ordered, SumOrder<'_>),
+        with_master: bool,
+        (number, offset): (usize, usize),
+    ) {
+        let (count, expected) = (self.value.len(), self.expected(ordered, with_master));
         for (isa, traffic) in isas().flat_map(|isa| TRAFFICS.map(|traffic| (isa, traffic))) {
             let mut inputs: Vec<Out<T>> =
                 self.inputs.iter().map(|input| Out::new(offset + 1, input)).collect();
@@ -136,14 +154,15 @@ impl<T: Stored> Case<T> {
             };
             // Streaming needs equal offsets in a cache line.
             let traffic = if with_master { crate::kernel::Traffic::Ahead } else { traffic };
-            let pass = Pass { dtype: T::DTYPE, outs: &places, inputs: &inputs, count, traffic };
+            let (dtype, outs_at, inputs) = (T::DTYPE, &*places, &*inputs);
+            let pass = Pass { dtype, outs: outs_at, inputs, count, traffic, order };
             let states_at = states.each_mut().map(Out::start);
             let target = RuleTarget::new(changed, with_master, states_at);
             // SAFETY: all arrays have `count` elements and are apart.
             unsafe { rule.merge(isa, &pass, &target) };
             let case = || {
                 let inputs = inputs.len();
-                format!("{} {traffic:?} {:?}, {inputs} x {count}", isa.name(), T::DTYPE)
+                format!("{} {traffic:?} {:?} {order:?}, {inputs} x {count}", isa.name(), T::DTYPE)
             };
             value.check(&expected.value, false, &case);
             master.check(&expected.master, false, &case);
@@ -154,7 +173,7 @@ impl<T: Stored> Case<T> {
 }
 
 /// Numbers with an instance, others, and more than a pass keeps at hand.
-const INPUTS: [usize; 6] = [1, 2, 3, 4, 5, 18];
+const INPUTS: [usize; 8] = [1, 2, 3, 4, 5, 8, 9, 18];
 const OUTS: [usize; 6] = [0, 1, 2, 3, 4, 18];
 
 fn check_all<T: Stored>(random: &mut Random, with_master: bool) {
@@ -163,10 +182,14 @@ fn check_all<T: Stored>(random: &mut Random, with_master: bool) {
         sizes.iter().flat_map(|count| INPUTS.map(|inputs| (count, inputs))).enumerate()
     {
         let case = Case::<T>::new(random, inputs, count);
-        for outs in OUTS {
-            case.check(&Sample::<true>, with_master, outs, index % 8);
+        for ordered in Ordered::all(random, inputs) {
+            // Two numbers of outs are enough for the orders that have no instances of their own.
+            let outs = if matches!(ordered, Ordered::At(_)) { &OUTS[1..3] } else { &OUTS[..] };
+            for outs in outs {
+                case.check((&Sample::<true>, &ordered), with_master, *outs, index % 8);
+            }
+            case.check((&Sample::<false>, &ordered), with_master, index % 3, index % 5);
         }
-        case.check(&Sample::<false>, with_master, index % 3, index % 5);
     }
 }
 

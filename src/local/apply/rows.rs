@@ -4,14 +4,20 @@ use std::ops::Range;
 
 use super::{Applier, KeyPush, with_default_floats};
 use crate::error::Result;
+#[cfg(feature = "dist")]
+use crate::kernel::SumOrder;
 use crate::local::counters::CallTally;
 use crate::local::merge::RowSums;
+#[cfg(feature = "dist")]
+use crate::local::merge::Team;
 use crate::local::merger::{Handling, Merger};
 #[cfg(feature = "dist")]
 use crate::local::plan::RowsOf;
 use crate::local::plan::{RowLists, refuse_rows};
 use crate::local::table::{Slot, Value};
 use crate::optim::Optimizer;
+#[cfg(feature = "dist")]
+use crate::tensor::Buffer;
 use crate::tensor::{Array, Lent};
 
 impl Applier {
@@ -56,8 +62,9 @@ impl Applier {
         let &KeyPush { call, slot, values, limits, .. } = push;
         let pushed = || places.clone().zip(values).map(|(place, lent)| rows.of(place, lent));
         let total = pushed().map(|rows| bytes(slot, rows.ids)).sum();
+        let positions = 0u64..;
         let mut sums = self.row_sums.lock().pop().unwrap_or_default();
-        let result = with_default_floats(|| sums.prepare(self.team, slot, pushed()))
+        let result = with_default_floats(|| sums.prepare(self.team, slot, positions.zip(pushed())))
             .map_err(|error| self.at(push, &error))
             .and_then(|()| self.lock(call, slot, limits))
             .and_then(|mut value| {
@@ -70,20 +77,44 @@ impl Applier {
         result
     }
 
-    /// Merges pushed rows into a locked key.
+    /// Merges pushed rows, whose sums are in an order, into a locked key.
     #[cfg(feature = "dist")]
     pub(crate) fn merge_pushed_rows<'a>(
         &self,
         push: &KeyPush<'_>,
-        pushed: impl Iterator<Item = RowsOf<'a>>,
+        order: SumOrder<'static>,
+        pushed: impl Iterator<Item = (u64, RowsOf<'a>)>,
         value: &mut Value,
         merger: &Merger,
     ) -> Result<bool> {
         let mut sums = self.row_sums.lock().pop().unwrap_or_default();
-        let result = with_default_floats(|| sums.prepare(self.team, push.slot, pushed))
+        let team = Team { order, ..self.team };
+        let result = with_default_floats(|| sums.prepare(team, push.slot, pushed))
             .and_then(|()| self.merge_rows(push, &sums, value, merger));
         self.row_sums.lock().push(sums);
         result
+    }
+
+    /// The rows of a key that are pushed, ascending, and their sums in an order, one after the other, in
+    /// memory that `take` gives.
+    #[cfg(feature = "dist")]
+    pub(crate) fn sum_pushed_rows<'a>(
+        &self,
+        slot: &Slot,
+        order: SumOrder<'static>,
+        pushed: impl Iterator<Item = (u64, RowsOf<'a>)>,
+        take: impl FnOnce(usize) -> Result<Buffer>,
+    ) -> Result<(Vec<usize>, Buffer)> {
+        let (team, mut rows) = (Team { order, ..self.team }, Vec::new());
+        let mut sums = self.row_sums.lock().pop().unwrap_or_default();
+        let result = with_default_floats(|| {
+            sums.prepare(team, slot, pushed)?;
+            let buffer = take(sums.bytes((slot, slot.dtype)).max(1))?;
+            sums.compact(team, (slot, slot.dtype), &mut rows, &buffer);
+            Ok(buffer)
+        });
+        self.row_sums.lock().push(sums);
+        result.map(|buffer| (rows, buffer))
     }
 
     fn merge_rows(

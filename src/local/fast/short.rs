@@ -9,10 +9,11 @@ use smallvec::SmallVec;
 
 use super::check::{FEW, Lists};
 use super::keys::{KeyTensors, KeyWalk};
-use crate::kernel::{Isa, Pass, Rule, Traffic};
+use crate::kernel::{Pass, Rule, Traffic};
 use crate::local::apply::Applier;
 use crate::local::counters::CallTally;
 use crate::local::lock::{ReadGuard, WriteGuard};
+use crate::local::merge::Team;
 use crate::local::merger::ShortMerge;
 use crate::local::table::{Slot, Value};
 use crate::optim::{KeyRule, Optimizer, Passes, RowRule, StateArrays};
@@ -137,7 +138,8 @@ impl Applier {
     #[inline]
     fn pass(&self, slot: &Slot, inputs: &[*const u8], outs: &[*mut u8]) {
         let (dtype, count, traffic) = (slot.dtype, slot.count, Traffic::Cached);
-        self.team.isa.sum_planned(&Pass { dtype, outs, inputs, count, traffic });
+        let Team { isa, order, .. } = self.team;
+        isa.sum_planned(&Pass { dtype, outs, inputs, count, traffic, order });
     }
 
     /// Merges the values by a rule, and fills the outs.
@@ -157,8 +159,8 @@ impl Applier {
             with_stored.extend_from_slice(outs);
             outs = &with_stored;
         }
-        let (isa, inputs, arrays) = (self.team.isa, Place::inputs(values), &arrays);
-        let mut pass = OnePass { isa, slot, inputs, outs, stored, arrays };
+        let (team, inputs, arrays) = (self.team, Place::inputs(values), &arrays);
+        let mut pass = OnePass { team, slot, inputs, outs, stored, arrays };
         optimizer.push(slot.key, state, &mut pass);
         Some(())
     }
@@ -188,7 +190,7 @@ fn array(data: *mut u8) -> Array {
 
 /// The only pass of a push.
 struct OnePass<'a> {
-    isa: Isa,
+    team: Team,
     slot: &'a Slot,
     inputs: &'a [*const u8],
     /// First the stored value, if it is only the rounded copy of a master.
@@ -199,10 +201,12 @@ struct OnePass<'a> {
 
 impl Passes for OnePass<'_> {
     fn merge(&mut self, rule: &dyn Rule) {
-        let &mut Self { isa, slot, inputs, outs, ref stored, arrays } = self;
+        let &mut Self { team: Team { isa, order, .. }, slot, inputs, outs, ref stored, arrays } =
+            self;
         let (dtype, count, traffic) = (slot.dtype, slot.count, Traffic::Cached);
         let target = arrays.target(stored, &(0..count));
-        isa.merge_planned(rule, &Pass { dtype, outs, inputs, count, traffic }, &target);
+        let pass = Pass { dtype, outs, inputs, count, traffic, order };
+        isa.merge_planned(rule, &pass, &target);
     }
 
     fn merge_key(&mut self, _: &dyn KeyRule) {

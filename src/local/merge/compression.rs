@@ -9,7 +9,7 @@ use super::step::{MergeScratch, cut, prepare};
 use super::{PIECE_BYTES, Team, in_pieces};
 use crate::codec::{BLOCK, Codec, Origin, Residuals};
 use crate::error::Result;
-use crate::kernel::{Isa, Pass, Traffic};
+use crate::kernel::{Isa, Pass, SumOrder, Traffic};
 use crate::local::table::Slot;
 use crate::sys::sync::Mutex;
 use crate::tensor::{Array, Buffer, DType, Lent};
@@ -98,7 +98,8 @@ impl Compression<'_> {
             (0..self.values.len()).map(|at| self.send(at, block, &desk).start()).collect();
         let out = self.sum.part(block).start_mut();
         let (outs, inputs, count) = (&[out][..], &*addends, block.len());
-        self.isa.sum_planned(&Pass { dtype, outs, inputs, count, traffic: Traffic::Cached });
+        let (traffic, order) = (Traffic::Cached, SumOrder::Linear);
+        self.isa.sum_planned(&Pass { dtype, outs, inputs, count, traffic, order });
     }
 
     /// Encodes and decodes a block of a value; returns the result in the key's dtype.

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::plan::PlannedOut;
 use super::table::Slot;
 use crate::error::Result;
-use crate::kernel::{Isa, PartNumbers, Rule, Traffic};
+use crate::kernel::{Isa, PartNumbers, Rule, SumOrder, Traffic};
 use crate::optim::StateArrays;
 use crate::pool::{Help, SPLIT_BYTES, pool};
 use crate::sys::DefaultFloats;
@@ -43,6 +43,8 @@ const AHEAD_BYTES: usize = 1 << 20;
 pub(crate) struct Team {
     pub(crate) isa: Isa,
     pub(crate) threads: usize,
+    /// The order of the values of a call.
+    pub(crate) order: SumOrder<'static>,
     /// Bytes that the current call touches, as far as the caller has counted them.
     pub(crate) touched: usize,
 }
@@ -224,8 +226,8 @@ impl Team {
         let threads = threads.min(slot.bytes().div_ceil(LEAST_PIECE_BYTES)).max(1);
         let traffic = self.traffic(slot, own, threads);
         let scratch = if straight { Vec::new() } else { MergeScratch::take(threads, odd)? };
-        let step =
-            MergeStep { isa: self.isa, slot, values, merge: Merge::Assign, targets, traffic };
+        let (isa, order, merge) = (self.isa, self.order, Merge::Assign);
+        let step = MergeStep { isa, slot, values, order, merge, targets, traffic };
         Ok(MergeRun { step, threads, straight, scratch: Mutex::new(scratch), _help: help })
     }
 }

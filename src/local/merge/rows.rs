@@ -9,15 +9,15 @@ use super::{Cancel, Merge, PIECE_BYTES, Targets, Team, in_pieces};
 use crate::error::Result;
 #[cfg(feature = "dist")]
 use crate::kernel::Pass;
-use crate::kernel::{Rule, Traffic};
+use crate::kernel::{PartialSums, Position, Rule, SumOrder, Traffic};
 use crate::local::plan::RowsOf;
-use crate::local::sort::Sorter;
+use crate::local::sort::{SortItem, Sorter};
 use crate::local::table::Slot;
 use crate::optim::{KeyRule, Passes, RowRule, StateArrays};
 use crate::pool::Help;
 use crate::sys;
 use crate::sys::sync::Mutex;
-use crate::tensor::{Array, Buffer, LINE, Lent};
+use crate::tensor::{Array, Buffer, DType, LINE, Lent};
 
 /// Prefetch distance in rows: their addresses are unpredictable for a processor.
 const ROWS_AHEAD: usize = 8;
@@ -35,24 +35,53 @@ pub(crate) struct RowSums {
     parts: Vec<Array>,
     /// Where the items of each row of the key begin, and the end of the last.
     starts: Vec<usize>,
+    /// Where the parts of each pushed tensor end, and the position of the tensor in the sum.
+    ends: Vec<(usize, u64)>,
+    /// For each item, the joins before the next one of its row, if the sums are trees.
+    joins: Vec<u8>,
     /// Tensors that had to be gathered or converted.
     ready: Vec<Buffer>,
 }
 
+/// The summands of one row, in order.
+#[derive(Clone, Copy)]
+struct RowParts<'a> {
+    items: &'a [SortItem],
+    parts: &'a [Array],
+    order: SumOrder<'a>,
+}
+
+impl<'a> RowParts<'a> {
+    fn arrays(self) -> impl ExactSizeIterator<Item = &'a Array> {
+        self.items.iter().map(move |&(_, part)| &self.parts[part])
+    }
+}
+
 impl RowSums {
-    /// Finds the summands of each row.
+    /// Finds the summands of each row. Each tensor has a position in the sum, which ascends.
     pub(crate) fn prepare<'a>(
         &mut self,
         team: Team,
         slot: &Slot,
-        pushed: impl Iterator<Item = RowsOf<'a>>,
+        pushed: impl Iterator<Item = (u64, RowsOf<'a>)>,
+    ) -> Result<()> {
+        self.prepare_as(team, (slot, slot.dtype), pushed)
+    }
+
+    /// Finds the summands of each row, which are to be added in a dtype: the slot's, or a wider one.
+    pub(crate) fn prepare_as<'a>(
+        &mut self,
+        team: Team,
+        (slot, dtype): (&Slot, DType),
+        pushed: impl Iterator<Item = (u64, RowsOf<'a>)>,
     ) -> Result<()> {
         self.sorter.items.clear();
         self.parts.clear();
         self.ready.clear();
+        self.ends.clear();
         let length = slot.row_length();
-        for rows in pushed {
-            let array = if rows.lent.is_plain(slot.dtype) {
+        for (position, rows) in pushed {
+            let mut array = if rows.lent.is_plain(slot.dtype) {
                 rows.lent.array()
             } else {
                 let buffer = team.gather(slot, &rows)?;
@@ -60,10 +89,18 @@ impl RowSums {
                 self.ready.push(buffer);
                 array
             };
+            if dtype != slot.dtype {
+                let count = rows.ids.len() * length;
+                let wide = Buffer::fixed(count * dtype.size())?;
+                team.isa.convert_array(&Array::of(&wide, dtype), &array, count);
+                array = Array::of(&wide, dtype);
+                self.ready.push(wide);
+            }
             for (index, &id) in rows.ids.iter().enumerate() {
                 self.sorter.items.push((id as u64, self.parts.len()));
                 self.parts.push(array.part(&(index * length..(index + 1) * length)));
             }
+            self.ends.push((self.parts.len(), position));
         }
         self.sorter.sort();
         let items = &self.sorter.items;
@@ -71,7 +108,29 @@ impl RowSums {
         let begins = |&at: &usize| at == 0 || items[at].0 != items[at - 1].0;
         self.starts.extend((0..items.len()).filter(begins));
         self.starts.push(items.len());
+        self.joins.clear();
+        if team.order == SumOrder::Tree {
+            self.find_joins();
+        }
         Ok(())
+    }
+
+    /// Finds the tree of each row: over the positions of the tensors that have it, and, for one that
+    /// has it several times, over these below its position.
+    fn find_joins(&mut self) {
+        let Self { sorter, starts, ends, joins, .. } = self;
+        for row in starts.windows(2) {
+            let (mut tensor, mut number) = (usize::MAX, 0);
+            let positions = sorter.items[row[0]..row[1]].iter().map(|&(_, part)| {
+                let own = ends.partition_point(|&(end, _)| end <= part);
+                number = if own == tensor { number + 1 } else { 0 };
+                tensor = own;
+                Position::from(ends[own].1) << u64::BITS | number
+            });
+            PartialSums::list_joins(positions, |count| joins.push(count));
+            // Those of the last item.
+            joins.push(0);
+        }
     }
 
     /// How many rows of the key are pushed.
@@ -79,11 +138,14 @@ impl RowSums {
         self.starts.len() - 1
     }
 
-    /// A pushed row, and the places of its summands.
+    /// A pushed row, and its summands.
     #[allow(clippy::cast_possible_truncation, reason = "made from a usize")]
-    fn row(&self, index: usize) -> (usize, impl ExactSizeIterator<Item = &Array>) {
-        let items = &self.sorter.items[self.starts[index]..self.starts[index + 1]];
-        (items[0].0 as usize, items.iter().map(|&(_, part)| &self.parts[part]))
+    fn row(&self, index: usize) -> (usize, RowParts<'_>) {
+        let range = self.starts[index]..self.starts[index + 1];
+        let joins = self.joins.get(range.clone());
+        let order = joins.map_or(SumOrder::Linear, SumOrder::Joins);
+        let items = &self.sorter.items[range];
+        (items[0].0 as usize, RowParts { items, parts: &self.parts, order })
     }
 }
 
@@ -100,24 +162,30 @@ impl RowSums {
         self.parts.capacity()
     }
 
-    /// Number of bytes of the sums.
-    pub(crate) fn bytes(&self, slot: &Slot) -> usize {
-        self.rows() * slot.row_length() * slot.dtype.size()
+    /// Number of bytes of the sums, in their dtype.
+    pub(crate) fn bytes(&self, (slot, dtype): (&Slot, DType)) -> usize {
+        self.rows() * slot.row_length() * dtype.size()
     }
 
     /// Gives the rows that are pushed, ascending, and writes their sums, one after the other, to a buffer of
     /// at least [`bytes`](Self::bytes).
-    pub(crate) fn compact(&self, team: Team, slot: &Slot, rows: &mut Vec<usize>, buffer: &Buffer) {
-        assert!(self.bytes(slot) <= buffer.len(), "sums inside of their buffer");
+    pub(crate) fn compact(
+        &self,
+        team: Team,
+        (slot, dtype): (&Slot, DType),
+        rows: &mut Vec<usize>,
+        buffer: &Buffer,
+    ) {
+        assert!(self.bytes((slot, dtype)) <= buffer.len(), "sums inside of their buffer");
         let length = slot.row_length();
-        let sums = Array::of(buffer, slot.dtype);
+        let sums = Array::of(buffer, dtype);
         rows.clear();
         for index in 0..self.rows() {
             let (row, parts) = self.row(index);
-            let inputs: SmallVec<[_; 4]> = parts.map(Array::start).collect();
+            let inputs: SmallVec<[_; 4]> = parts.arrays().map(Array::start).collect();
             let outs = &[sums.part(&(index * length..(index + 1) * length)).start_mut()];
-            let (dtype, count, traffic) = (slot.dtype, length, Traffic::Cached);
-            let pass = Pass { dtype, outs, inputs: &inputs, count, traffic };
+            let (count, traffic, order) = (length, Traffic::Cached, parts.order);
+            let pass = Pass { dtype, outs, inputs: &inputs, count, traffic, order };
             team.isa.sum_planned(&pass);
             rows.push(row);
         }
@@ -130,7 +198,8 @@ impl Team {
         let stored = Array::of(stored, slot.dtype);
         let targets = Targets { stored: Some(stored), outs: &[] };
         let (merge, traffic) = (Merge::Assign, Traffic::Cached);
-        let step = MergeStep { isa: self.isa, slot, values: &[], merge, targets, traffic };
+        let (isa, values, order) = (self.isa, &[][..], SumOrder::Linear);
+        let step = MergeStep { isa, slot, values, order, merge, targets, traffic };
         let row_bytes = slot.row_length() * slot.dtype.size();
         let help = Help::ask(self.threads - 1, (sums.parts.len() + sums.rows()) * row_bytes);
         RowRun { step, stored, sums, row_bytes, help }
@@ -277,9 +346,9 @@ impl RowRun<'_> {
     /// Replaces each pushed row by its sum.
     pub(crate) fn assign(&self) {
         let step = &self.step;
-        self.each(&[], &|parts, range| match parts {
+        self.each(&[], &|parts, order, range| match parts {
             [only] => step.isa.convert_array(&self.stored.part(range), only, range.len()),
-            _ => step.merge_parts(parts, range),
+            _ => MergeStep { order, ..*step }.merge_parts(parts, range),
         });
     }
 
@@ -297,8 +366,8 @@ impl RowRun<'_> {
                     self.ask(index + ROWS_AHEAD, kept);
                 }
                 let (row, parts) = self.sums.row(index);
-                let parts: SmallVec<[Array; 4]> = parts.copied().collect();
-                work(&parts, &(row * length..(row + 1) * length));
+                let arrays: SmallVec<[Array; 4]> = parts.arrays().copied().collect();
+                work(&arrays, parts.order, &(row * length..(row + 1) * length));
             }
         });
     }
@@ -310,11 +379,11 @@ impl RowRun<'_> {
         for array in kept.iter().chain([&self.stored]) {
             ask_for(&array.part(&(first..0)), self.row_bytes);
         }
-        parts.for_each(|part| ask_for(part, self.row_bytes));
+        parts.arrays().for_each(|part| ask_for(part, self.row_bytes));
     }
 }
 
-type RowWork<'a> = dyn Fn(&[Array], &Range<usize>) + Sync + 'a;
+type RowWork<'a> = dyn Fn(&[Array], SumOrder<'_>, &Range<usize>) + Sync + 'a;
 
 /// A push of rows under a rule.
 pub(crate) struct RowPasses<'a> {
@@ -325,7 +394,9 @@ pub(crate) struct RowPasses<'a> {
 impl Passes for RowPasses<'_> {
     fn merge(&mut self, rule: &dyn Rule) {
         let step = MergeStep { merge: Merge::Rule(rule, self.arrays), ..self.run.step };
-        self.run.each(&self.arrays.elements(), &|parts, range| step.merge_parts(parts, range));
+        self.run.each(&self.arrays.elements(), &|parts, order, range| {
+            MergeStep { order, ..step }.merge_parts(parts, range);
+        });
     }
 
     fn merge_key(&mut self, _: &dyn KeyRule) {
@@ -338,12 +409,12 @@ impl Passes for RowPasses<'_> {
 
     fn merge_rows(&mut self, rows: &dyn RowRule) {
         let length = self.run.step.slot.row_length();
-        self.run.each(&[], &|parts, range| {
+        self.run.each(&[], &|parts, order, range| {
             let row = range.start / length;
             // A step finds the row in arrays as large as the whole key.
             let whole = parts.iter().map(|part| Lent::of(part.back(range.start)));
             let values: SmallVec<[Lent; 4]> = whole.collect();
-            let step = MergeStep { values: &values, ..self.run.step };
+            let step = MergeStep { values: &values, order, ..self.run.step };
             step.merge_rows((rows, self.arrays), &(row..row + 1), length, None);
         });
     }

@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 
 use super::{Merge, Targets};
 use crate::error::Result;
-use crate::kernel::{Isa, Meter, Pass, Squares, TILE, Traffic};
+use crate::kernel::{Isa, Meter, Pass, Squares, SumOrder, TILE, Traffic};
 use crate::local::table::Slot;
 use crate::optim::StateArrays;
 use crate::tensor::{Array, Buffer, DType, LINE, Lent};
@@ -69,6 +69,7 @@ pub(super) struct MergeStep<'a> {
     pub(super) isa: Isa,
     pub(super) slot: &'a Slot,
     pub(super) values: &'a [Lent],
+    pub(super) order: SumOrder<'a>,
     pub(super) merge: Merge<'a>,
     pub(super) targets: Targets<'a>,
     pub(super) traffic: Traffic,
@@ -135,13 +136,14 @@ impl MergeStep<'_> {
     /// Streams from one array to another.
     fn copy(&self, from: *const u8, to: *mut u8, count: usize) {
         let (inputs, outs) = (&[from], &[to]);
-        let (dtype, traffic) = (self.slot.dtype, Traffic::Streaming);
-        self.isa.sum_planned(&Pass { dtype, outs, inputs, count, traffic });
+        let (dtype, traffic, order) = (self.slot.dtype, Traffic::Streaming, SumOrder::Linear);
+        self.isa.sum_planned(&Pass { dtype, outs, inputs, count, traffic, order });
     }
 
     /// Adds up a range of the values and merges it, in one pass.
     fn pass(&self, inputs: &[*const u8], outs: &[*mut u8], range: &Range<usize>, traffic: Traffic) {
-        let pass = Pass { dtype: self.slot.dtype, outs, inputs, count: range.len(), traffic };
+        let (dtype, count, order) = (self.slot.dtype, range.len(), self.order);
+        let pass = Pass { dtype, outs, inputs, count, traffic, order };
         match (self.merge, &self.targets.stored) {
             (Merge::Rule(rule, arrays), Some(stored)) => {
                 self.isa.merge_planned(rule, &pass, &arrays.target(stored, range));
@@ -179,7 +181,7 @@ impl MergeStep<'_> {
         part: usize,
         take: &mut dyn FnMut(Squares),
     ) {
-        let (dtype, traffic) = (self.slot.dtype, self.traffic.stored());
+        let (dtype, order, traffic) = (self.slot.dtype, self.order, self.traffic.stored());
         let Some(stored) = self.targets.stored else { return };
         for block in blocks(range) {
             let inputs = self.inputs(&block, scratch);
@@ -187,7 +189,8 @@ impl MergeStep<'_> {
                 let offset = (tile.start - block.start) * dtype.size();
                 let inputs: Addresses<_> =
                     inputs.iter().map(|input| input.wrapping_add(offset)).collect();
-                let pass = Pass { dtype, outs: &[], inputs: &inputs, count: tile.len(), traffic };
+                let (outs, inputs, count) = (&[][..], &*inputs, tile.len());
+                let pass = Pass { dtype, outs, inputs, count, traffic, order };
                 let target = arrays.target(&stored, &tile);
                 self.isa.measure_planned(meter, &pass, &target, part.min(TILE), take);
             }

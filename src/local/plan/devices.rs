@@ -15,12 +15,21 @@ pub(crate) struct DeviceAccess {
     pub(crate) settings: DeviceSettings,
     /// Whether values stay on the device of the tensor that initialises them.
     pub(crate) keeps_values: bool,
+    /// Whether sums are those of a binary tree, which devices do not have.
+    pub(crate) adds_by_tree: bool,
     /// Of the memory of its keys.
     pub(crate) budget: Arc<MemoryBudget>,
 }
 
 impl DeviceAccess {
     pub(crate) fn open(&self, ordinal: u16) -> Result<&'static Device> {
+        if self.adds_by_tree {
+            return Err(fail!(
+                Unsupported,
+                "is in the memory of GPU {ordinal}, and GPUs do not add by sum_order=tree; copy the \
+                 tensor to host memory first, or use sum_order=linear"
+            ));
+        }
         let DeviceSettings { cuda, allowed, .. } = &self.settings;
         if allowed.as_ref().is_some_and(|allowed| !allowed.contains(&ordinal)) {
             return Err(fail!(

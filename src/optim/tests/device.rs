@@ -6,8 +6,8 @@ use std::mem;
 use super::{NORM_BLOCK, PUSHES, Passes, SETTINGS, drive};
 use crate::kernel::interpreted::{CHUNK, Elements, Gpu, Job, Kernels, Place, mode};
 use crate::kernel::{
-    Isa, MAX_STATES, Meter, PartNumbers, Pass, Recording, Rule, RuleTarget, Squares, TILE, Traffic,
-    Use,
+    Isa, MAX_STATES, Meter, PartNumbers, Pass, Recording, Rule, RuleTarget, Squares, SumOrder,
+    TILE, Traffic, Use,
 };
 use crate::optim::{KeyRule, RowRule};
 use crate::tensor::DType;
@@ -117,7 +117,8 @@ impl Twin {
         let stored = at(&mut self.stored);
         let master = self.master.as_mut().map(at);
         let outs = if master.is_some() { vec![stored] } else { vec![] };
-        let pass = Pass { dtype, outs: &outs, inputs: &inputs, count, traffic: Traffic::Cached };
+        let (traffic, order) = (Traffic::Cached, SumOrder::Linear);
+        let pass = Pass { dtype, outs: &outs, inputs: &inputs, count, traffic, order };
         work(&pass, &RuleTarget::new(master.unwrap_or(stored), master.is_some(), states))
     }
 

@@ -71,7 +71,7 @@ pub(crate) struct DoctorContext {
 }
 
 /// All options: a process fails when it starts if the value of any does not fit.
-pub(super) const NAMES: [&str; 39] = [
+pub(super) const NAMES: [&str; 40] = [
     "root",
     "role",
     "rank",
@@ -85,6 +85,7 @@ pub(super) const NAMES: [&str; 39] = [
     "staleness",
     "slice_bytes",
     "hold_bytes",
+    "sum_order",
     "on_worker_loss",
     "timeout_ms",
     "insecure",

@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use crate::drops::{DropReason, Handled};
 use crate::job::{
-    Data, DeliveryToken, Failure, Limits, MS, NO_RANK, Peer, Reason, Role, Time, list,
+    Data, DeliveryToken, Failure, Limits, MS, NO_RANK, Peer, Reason, Role, SumOrder, Time, list,
 };
 use crate::message::kinds::{Ask, Awaited, Barrier, Done, Leave, Released, Report};
 use crate::message::{
-    BadFrame, Book, Content, FEATURES, Hello, Look, MemberState, Message, MessageKind, Standing,
-    Terms, VERSION, failed,
+    BadFrame, Book, Content, FEATURES, Hello, Look, MemberState, Message, MessageKind,
+    SUMS_BY_TREE, Standing, Terms, VERSION, failed,
 };
 use crate::peers::{OutgoingMessage, PeerEvent, Peers};
 use crate::stream::{CONTROL, LAST};
@@ -214,6 +214,9 @@ impl Client {
             net.note(PeerEvent::Lost(member.peer, address, reason));
         }
         if book.epoch == 0 || book.is_whole() {
+            if !self.has_started() && book.epoch > 0 {
+                self.check_sum_order(&book, net);
+            }
             debug_assert!(book.epoch >= net.epoch, "epochs only grow");
             net.epoch = book.epoch;
             self.hello.book = book;
@@ -222,6 +225,24 @@ impl Client {
             }
         }
         Ok(())
+    }
+
+    /// Ends a worker that adds by a tree, if a member of the job would add from the left.
+    fn check_sum_order<D: Data>(&mut self, book: &Book, net: &Peers<D>) {
+        let is_linear = |member: &&Standing| {
+            member.state == MemberState::Here && member.features & SUMS_BY_TREE == 0
+        };
+        if net.me.role != Role::Worker || net.limits.sum_order == SumOrder::Linear {
+            return;
+        }
+        if let Some(member) = book.members.iter().find(is_linear) {
+            let text = format!(
+                "{} at {} is of an earlier release, which does not know sum_order; use the same release \
+                 everywhere, or sum_order=linear",
+                member.peer, member.address
+            );
+            self.end(ClientEvent::Fatal(Failure::new(Reason::Refused, text)));
+        }
     }
 
     /// A frame of the linked scheduler has arrived.

@@ -17,7 +17,9 @@ use std::sync::Arc;
 
 use super::job::Data;
 
-pub(crate) use body::{Book, Decision, FEATURES, Hello, Proposal, Standing, failed, range};
+pub(crate) use body::{
+    Book, Decision, FEATURES, Hello, Proposal, SUMS_BY_TREE, Standing, failed, range,
+};
 pub use body::{ExitNotice, KeySpec, MemberState, Placement, SliceName};
 pub use bundle::{BundleEntry, BundleParts, read_table, write_parts};
 pub(crate) use bundle::{MOST_BYTES, MOST_PARTS, SpareBundles};

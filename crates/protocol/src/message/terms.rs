@@ -1,7 +1,7 @@
 //! Terms on the wire (also: agreed options, negotiation): what all workers have alike, as names and values.
 
 use super::fields::{Field, FieldReader};
-use crate::job::{JobTerms, LONGEST_MS, MS, Mode, OnLoss};
+use crate::job::{JobTerms, LONGEST_MS, MS, Mode, OnLoss, SumOrder};
 
 /// Maximum names, and maximum bytes of a name or a value: members keep them, and pass them on.
 const MOST_NAMES: usize = 64;
@@ -17,6 +17,9 @@ pub(crate) struct Terms {
 
 /// Text of a value without a limit.
 const NONE: &str = "none";
+/// Orders of sums.
+const LINEAR: &str = "linear";
+const TREE: &str = "tree";
 
 impl From<JobTerms> for Terms {
     fn from(known: JobTerms) -> Self {
@@ -24,9 +27,16 @@ impl From<JobTerms> for Terms {
     }
 }
 
-fn pairs(terms: &JobTerms) -> [(&'static str, String); 7] {
-    let JobTerms { mode, on_loss, peer_timeout, slice_bytes, hold_bytes, max_rounds_ahead } =
-        *terms;
+fn pairs(terms: &JobTerms) -> [(&'static str, String); 8] {
+    let JobTerms {
+        mode,
+        on_loss,
+        peer_timeout,
+        slice_bytes,
+        hold_bytes,
+        max_rounds_ahead,
+        sum_order,
+    } = *terms;
     let (kind, staleness) = match mode {
         Mode::Sync => ("dist_sync", NONE.into()),
         Mode::Async { staleness: None } => ("dist_async", NONE.into()),
@@ -41,6 +51,7 @@ fn pairs(terms: &JobTerms) -> [(&'static str, String); 7] {
         ("slice_bytes", slice_bytes.to_string()),
         ("hold_bytes", hold_bytes.to_string()),
         ("max_rounds_ahead", max_rounds_ahead.to_string()),
+        ("sum_order", if sum_order == SumOrder::Tree { TREE } else { LINEAR }.into()),
     ]
 }
 
@@ -94,7 +105,8 @@ impl Field for Option<Terms> {
     }
 }
 
-/// Takes the terms that this release knows out of a list; all of them are there.
+/// Takes the terms that this release knows out of a list; all of them are there, but those that workers of
+/// earlier releases do not send.
 fn take_known(pairs: &mut Vec<(String, String)>) -> Option<JobTerms> {
     let mut value = |wanted: &str| {
         let at = pairs.iter().position(|(name, _)| name == wanted)?;
@@ -111,6 +123,11 @@ fn take_known(pairs: &mut Vec<(String, String)>) -> Option<JobTerms> {
         "continue" => OnLoss::Continue,
         _ => return None,
     };
+    let sum_order = match value("sum_order").as_deref() {
+        None | Some(LINEAR) => SumOrder::Linear,
+        Some(TREE) => SumOrder::Tree,
+        Some(_) => return None,
+    };
     let mut number = |name: &str| value(name)?.parse::<u64>().ok();
     Some(JobTerms {
         mode,
@@ -119,5 +136,6 @@ fn take_known(pairs: &mut Vec<(String, String)>) -> Option<JobTerms> {
         slice_bytes: number("slice_bytes").filter(|bytes| *bytes > 0)?,
         hold_bytes: number("hold_bytes")?,
         max_rounds_ahead: number("max_rounds_ahead").filter(|rounds| *rounds > 0)?,
+        sum_order,
     })
 }

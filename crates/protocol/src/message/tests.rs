@@ -7,8 +7,8 @@ use super::fields::Field;
 use super::header::{BadFrame, HEADER, Header, MessageKind, VERSION, decode, encode};
 use super::{Body, Book, Hello, KeySpec, MemberState, Message, Placement, Proposal, Standing};
 use super::{JobView, Look, MemberReport};
-use crate::job::LONGEST_MS;
 use crate::job::{Failure, Limits, MS, Peer, Reason, Role, naming};
+use crate::job::{LONGEST_MS, SumOrder};
 use crate::sim::{Bytes, Random, limits, read_frame, with_fields, write_frame};
 use crate::telemetry::{
     BUCKETS, CallKind, MOST_NAME, MOST_PEERS, MOST_REASON, MOST_TRANSPORTS, MOST_WAITING,
@@ -664,6 +664,7 @@ fn terms_are_names_and_values_and_those_of_a_later_release_are_kept() {
     let all = [
         ("max_rounds_ahead", "1"),
         ("quorum", "3"),
+        ("sum_order", "linear"),
         ("type", "dist_sync"),
         ("staleness", "none"),
         ("on_worker_loss", "fail"),
@@ -680,12 +681,18 @@ fn terms_are_names_and_values_and_those_of_a_later_release_are_kept() {
     for at in 0..all.len() {
         let mut fewer = all.to_vec();
         let (name, _) = fewer.remove(at);
-        assert_eq!(read(&fewer).is_some(), name == "quorum", "without {name}");
+        let is_optional = ["quorum", "sum_order"].contains(&name);
+        assert_eq!(read(&fewer).is_some(), is_optional, "without {name}");
         fewer.extend([(name, "odd"), (name, "odd")]);
         assert_eq!(read(&fewer), None, "{name} twice");
         fewer.pop();
         assert_eq!(read(&fewer).is_some(), name == "quorum", "an odd {name}");
     }
+    let by_tree = all.map(|(name, value)| (name, if name == "sum_order" { "tree" } else { value }));
+    let terms_by_tree = read(&by_tree).unwrap().unwrap();
+    assert_eq!(terms_by_tree.known.sum_order, SumOrder::Tree);
+    let differs = Some(("sum_order".into(), "linear".into(), "tree".into()));
+    assert_eq!(terms.difference(&terms_by_tree), differs);
     let long = "n".repeat(65);
     assert_eq!(read(&[&all[..], &[(&*long, "")]].concat()), None);
     let names: Vec<_> = (0..64).map(|number| format!("name {number}")).collect();

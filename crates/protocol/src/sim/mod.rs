@@ -27,7 +27,7 @@ pub(super) use later::with_fields;
 
 use std::sync::Arc;
 
-use super::job::{Data, Limits, MS, Mode, OnLoss};
+use super::job::{Data, Limits, MS, Mode, OnLoss, SumOrder};
 use super::message::kinds::Push;
 
 /// A push of slice 0, without flags.
@@ -68,6 +68,7 @@ pub(super) fn limits() -> Limits {
         slice_bytes: 16,
         hold_bytes: 1 << 20,
         max_rounds_ahead: 1,
+        sum_order: SumOrder::Linear,
         window_frames: 32,
         window_bytes: 4 << 20,
         one_way_at_a_time: false,

@@ -1,6 +1,6 @@
 //! Scenario of a seed: the size of the job, the network, and the trouble.
 
-use crate::job::{Limits, MS, Mode, OnLoss, Time};
+use crate::job::{Limits, MS, Mode, OnLoss, SumOrder, Time};
 use crate::testing::Random;
 
 /// Fault of a scenario.
@@ -103,6 +103,7 @@ impl Scenario {
             slice_bytes: 16 << random.below(3),
             hold_bytes: [40, 200, 1_000, 100_000][random.index(4)],
             max_rounds_ahead: 1 + random.below(3),
+            sum_order: if seed % 2 == 1 { SumOrder::Tree } else { SumOrder::Linear },
             window_frames: usize::try_from(1 + random.below(32)).unwrap(),
             window_bytes: 16 << random.below(8),
             one_way_at_a_time: random.one_in(2),

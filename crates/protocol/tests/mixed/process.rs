@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::{Ignored, Process, SCHEDULER, SERVERS, Seat, WORKERS};
 use protocol::{
     Body, BundleEntry, Data, DropReason, HEADER, Header, KeySpec, Limits, MS, Machine, Message,
-    MessageKind, Mode, Node, NodeStart, OnLoss, OpId, PartialFrame, Peer, Scheduler, Server,
+    MessageKind, Mode, Node, NodeStart, OnLoss, OpId, PartialFrame, Peer, Scheduler, Server, SumOrder,
     ServerAction, SliceName, Worker, WorkerAction, copy, read_table, write, write_front,
     write_parts,
 };
@@ -55,6 +55,7 @@ fn limits() -> Limits {
         slice_bytes: 512,
         hold_bytes: 1 << 16,
         max_rounds_ahead: 1,
+        sum_order: SumOrder::Linear,
         window_frames: 16,
         window_bytes: 1 << 14,
         one_way_at_a_time: false,

@@ -1,7 +1,7 @@
 //! Processes that join, or are refused.
 
 use super::{Job, SCHEDULER};
-use crate::job::{Limits, MS, OnLoss, Peer, Reason, Role};
+use crate::job::{Limits, MS, OnLoss, Peer, Reason, Role, SumOrder};
 use crate::machine::Machine as _;
 use crate::membership::Scheduler;
 use crate::message::{
@@ -10,6 +10,7 @@ use crate::message::{
 use crate::node::{Node, NodeStart};
 use crate::server::Server;
 use crate::sim::{Bytes, limits};
+use crate::testing::AnyNode;
 use crate::worker::Worker;
 
 #[test]
@@ -305,6 +306,46 @@ fn a_pair_is_not_judged_before_the_scheduler_has_told_it_where_the_others_are() 
     job.pass(1_000 * MS);
     assert_eq!(job.nodes["worker-0"].end(), None);
     job.init_all(1, 7, 64);
+}
+
+/// A server of an earlier release, whose hello has no features, joins last.
+#[test]
+fn a_worker_that_adds_by_a_tree_refuses_members_of_earlier_releases() {
+    for sum_order in [SumOrder::Linear, SumOrder::Tree] {
+        let limits = Limits { sum_order, ..limits() };
+        let mut job = Job::new(&limits);
+        (0..2).for_each(|rank| job.join(&limits, Role::Worker, rank));
+        let birth =
+            NodeStart { rank: Some(0), incarnation: 99, address: "server-0", scheduler: SCHEDULER };
+        let mut node = AnyNode::new(Role::Server, limits.clone(), &birth, job.now);
+        node.tick(job.now);
+        job.nodes.insert("server-0".into(), node);
+        loop {
+            let frames = job.frames();
+            if frames.is_empty() {
+                break;
+            }
+            for (from, mut frame) in frames {
+                if &*from == "server-0" && frame.message.head.kind == MessageKind::Hello {
+                    let hello = Hello::decode(frame.message.fields()).unwrap();
+                    let changed = Message::from(Hello { features: 0, ..hello });
+                    frame.message.body = changed.body;
+                }
+                job.deliver(frame);
+            }
+        }
+        for worker in ["worker-0", "worker-1"] {
+            let end = job.nodes[worker].end();
+            if sum_order == SumOrder::Linear {
+                assert!(end.is_none() && job.nodes[worker].has_started(), "{worker}: {end:?}");
+                continue;
+            }
+            let failure = end.expect("it ends").as_ref().unwrap_err();
+            assert_eq!(failure.reason, Reason::Refused);
+            let text = failure.to_string();
+            assert!(text.starts_with("server 0 at server-0 is of an earlier release"), "{text}");
+        }
+    }
 }
 
 /// A worker of a later release, with a term that the scheduler does not know.

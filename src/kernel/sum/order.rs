@@ -1,0 +1,158 @@
+//! The order in which a pass adds its inputs up: left to right, or by a binary tree over their
+//! positions (also called: pairwise summation).
+
+use std::mem::MaybeUninit;
+
+use super::partial::PartialSums;
+use crate::kernel::lanes::Lanes;
+
+/// The order of a sum. Each order gives the same bits in all builds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SumOrder<'a> {
+    /// Left to right.
+    Linear,
+    /// The binary tree over the places of the inputs: halves are added pairwise, the number of
+    /// inputs is rounded up to a power of two, and missing inputs are skipped.
+    Tree,
+    /// A tree in which inputs are missing: for each input, how many partial sums are joined to it
+    /// from the stack, the newest first, before the next input is loaded.
+    Joins(&'a [u8]),
+}
+
+/// Maximum inputs of a tree that are added in registers.
+const MOST_FEW: usize = 8;
+
+/// Maximum inputs of a tree that are added left to right: `(a + b) + c`.
+const MOST_LINEAR: usize = 3;
+
+/// Maximum partial sums of a position of 128 bits: one for each bit, and the newest.
+const MOST_PARTIAL: usize = 129;
+
+impl SumOrder<'_> {
+    /// Whether so many inputs are added up as [`SumOrder::Linear`] would.
+    #[inline]
+    pub(in crate::kernel) fn is_linear(self, inputs: usize) -> bool {
+        match self {
+            Self::Linear => true,
+            Self::Tree => inputs <= MOST_LINEAR,
+            Self::Joins(_) => inputs <= 2,
+        }
+    }
+
+    /// Whether so many inputs are added up in registers, without a stack.
+    #[inline]
+    pub(in crate::kernel) fn is_in_registers(self, inputs: usize) -> bool {
+        self.is_linear(inputs) || self == Self::Tree && inputs <= MOST_FEW
+    }
+}
+
+/// The joins of the tree over so many places.
+pub(in crate::kernel) fn dense_joins(inputs: usize) -> impl AsRef<[u8]> {
+    let mut joins = smallvec::SmallVec::<[u8; 64]>::new();
+    PartialSums::list_joins((0..inputs).map(|place| place as u128), |count| joins.push(count));
+    joins
+}
+
+/// How a register's elements of all inputs are added up.
+pub(in crate::kernel) trait Adding: Copy {
+    /// Whether instances for the usual numbers of inputs pay.
+    const INSTANCES: bool;
+
+    /// The sum of the inputs' elements from a byte on.
+    ///
+    /// # Safety
+    /// Every input has `L::BYTES` bytes there; the instruction set is there.
+    unsafe fn add_up<L: Lanes>(self, inputs: &[*const u8], at: usize) -> L::Register;
+}
+
+/// See [`SumOrder::Linear`].
+#[derive(Clone, Copy)]
+pub(in crate::kernel) struct LeftToRight;
+
+/// See [`SumOrder::Tree`]; at most [`MOST_FEW`] inputs.
+#[derive(Clone, Copy)]
+pub(in crate::kernel) struct TreeOfFew;
+
+/// See [`SumOrder::Joins`].
+#[derive(Clone, Copy)]
+pub(in crate::kernel) struct Joined<'a>(pub(in crate::kernel) &'a [u8]);
+
+impl Adding for LeftToRight {
+    const INSTANCES: bool = true;
+
+    #[inline(always)]
+    unsafe fn add_up<L: Lanes>(self, inputs: &[*const u8], at: usize) -> L::Register {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let mut sum = L::load(inputs[0].add(at));
+            for input in &inputs[1..] {
+                sum = L::add(sum, L::load(input.add(at)));
+            }
+            sum
+        }
+    }
+}
+
+impl Adding for TreeOfFew {
+    const INSTANCES: bool = true;
+
+    #[inline(always)]
+    unsafe fn add_up<L: Lanes>(self, inputs: &[*const u8], at: usize) -> L::Register {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match inputs {
+                &[a, b, c, d, ref rest @ ..] if !rest.is_empty() => {
+                    let left = up_to_four::<L>(&[a, b, c, d], at);
+                    L::add(left, up_to_four::<L>(rest, at))
+                }
+                _ => up_to_four::<L>(inputs, at),
+            }
+        }
+    }
+}
+
+/// The tree over one to four inputs.
+///
+/// # Safety
+/// As [`Adding::add_up`].
+#[inline(always)]
+unsafe fn up_to_four<L: Lanes>(inputs: &[*const u8], at: usize) -> L::Register {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let two = |a: *const u8, b: *const u8| L::add(L::load(a.add(at)), L::load(b.add(at)));
+        match *inputs {
+            [a, b, c, d] => L::add(two(a, b), two(c, d)),
+            [a, b, c] => L::add(two(a, b), L::load(c.add(at))),
+            [a, b] => two(a, b),
+            _ => L::load(inputs[0].add(at)),
+        }
+    }
+}
+
+impl Adding for Joined<'_> {
+    const INSTANCES: bool = false;
+
+    #[inline(always)]
+    unsafe fn add_up<L: Lanes>(self, inputs: &[*const u8], at: usize) -> L::Register {
+        let mut stack = [const { MaybeUninit::<L::Register>::uninit() }; MOST_PARTIAL];
+        let mut depth = 0;
+        // SAFETY: the caller's promise; what is below `depth` has been written.
+        unsafe {
+            let mut sum = L::load(inputs[0].add(at));
+            for (input, joins) in inputs[1..].iter().zip(self.0) {
+                for _ in 0..*joins {
+                    depth -= 1;
+                    sum = L::add(stack[depth].assume_init(), sum);
+                }
+                stack[depth].write(sum);
+                depth += 1;
+                sum = L::load(input.add(at));
+            }
+            while depth > 0 {
+                depth -= 1;
+                sum = L::add(stack[depth].assume_init(), sum);
+            }
+            sum
+        }
+    }
+}
