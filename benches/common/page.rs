@@ -9,7 +9,7 @@ use std::path::Path;
 use std::{env, fs, io};
 
 /// The tables that benches can write.
-pub const TABLES: [&str; 38] = [
+pub const TABLES: [&str; 39] = [
     "sweep-1-limits",
     "sweep-1-thread-1",
     "sweep-1-thread-2",
@@ -31,6 +31,7 @@ pub const TABLES: [&str; 38] = [
     "hand-large",
     "alignment",
     "half",
+    "order",
     "lists",
     "models",
     "rows",

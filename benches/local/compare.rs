@@ -10,7 +10,7 @@ use crate::limits::{Limits, Rates, Way};
 use crate::memory::{self, MALLOC};
 use crate::page;
 use crate::report::Report;
-use crate::store::{Rule, Store};
+use crate::store::{Order, Rule, Store};
 use crate::tensors::{DType, Keys, List};
 use crate::timing::{Subject, TRIES, medians, timed};
 
@@ -52,6 +52,8 @@ pub struct Case {
     pub threads: usize,
     pub values: usize,
     pub rule: Rule,
+    /// The order of the sum.
+    pub order: Order,
     pub call: Call,
     pub outs: usize,
 }
@@ -63,6 +65,7 @@ impl Case {
         threads: 1,
         values: 1,
         rule: Rule::Assign,
+        order: Order::Linear,
         call: Call::Push,
         outs: 0,
     };
@@ -89,7 +92,7 @@ impl Case {
     }
 
     fn store(&self) -> StoreKey {
-        (self.dtype, self.threads, self.rule)
+        (self.dtype, self.threads, self.rule, self.order)
     }
 
     fn limit(&self, keys: &Keys) -> LimitKey {
@@ -144,6 +147,7 @@ impl Measured {
             "group": self.group, "keys": self.keys, "count": self.count,
             "elements": self.elements, "dtype": case.dtype.name(), "offset_bytes": case.offset,
             "threads": case.threads, "values": case.values, "rule": case.rule.name(),
+            "sum_order": case.order.name().to_string_lossy(),
             "call": case.call.name(), "outs": case.outs, "seconds": self.seconds,
             "bytes": self.bytes(), "bytes_per_s": self.rate(),
             "limit_bytes_per_s": self.limit(), "ratio": self.ratio(),
@@ -155,7 +159,7 @@ impl Measured {
 }
 
 type ListKey = (DType, usize, usize);
-type StoreKey = (DType, usize, Rule);
+type StoreKey = (DType, usize, Rule, Order);
 type LimitKey = (usize, usize);
 
 /// What a comparison must make: each thing once, however many cases use it.
@@ -179,7 +183,7 @@ impl Needs {
     fn bytes(&self, keys: &Keys) -> usize {
         let lists = self.values.iter().chain(&self.outs);
         let lists: usize = lists.map(|(dtype, _, copies)| dtype.bytes() * copies).sum();
-        let stores = self.stores.iter().map(|(dtype, _, rule)| dtype.bytes() * rule.kept());
+        let stores = self.stores.iter().map(|(dtype, _, rule, _)| dtype.bytes() * rule.kept());
         let limits = self.limits.iter().map(|(_, len)| 3 * 4 * len);
         (lists + stores.sum::<usize>()) * keys.elements() + limits.sum::<usize>()
     }
@@ -198,10 +202,10 @@ impl Stage {
         let list = |&(dtype, offset, copies): &ListKey| {
             ((dtype, offset, copies), List::new(dtype, offset, keys, copies))
         };
-        let store = |&(dtype, threads, rule): &StoreKey| {
-            let store = Store::open(threads, rule);
+        let store = |&(dtype, threads, rule, order): &StoreKey| {
+            let store = Store::open(threads, rule, order);
             store.init(&List::new(dtype, MALLOC, &keys.sorted(), 1));
-            ((dtype, threads, rule), store)
+            ((dtype, threads, rule, order), store)
         };
         let limits = |&(threads, len): &LimitKey| ((threads, len), Limits::new(len, threads));
         Self {

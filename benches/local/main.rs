@@ -30,6 +30,7 @@ mod loops;
 mod machine;
 mod memory;
 mod models;
+mod orders;
 #[path = "../common/page.rs"]
 mod page;
 mod peers;
@@ -54,7 +55,7 @@ use report::Report;
 /// A group's name, whether it runs without being asked for, and what it does.
 type Group = (&'static str, bool, fn(&mut Report, &'static str) -> io::Result<Vec<Measured>>);
 
-const GROUPS: [Group; 13] = [
+const GROUPS: [Group; 14] = [
     ("sweep-1", true, |report, group| sweep::run(report, group, 1)),
     ("sweep-2", false, |report, group| sweep::run(report, group, 2)),
     ("sweep-4", true, |report, group| sweep::run(report, group, 4)),
@@ -64,6 +65,7 @@ const GROUPS: [Group; 13] = [
     ("hand-large", false, hand::large),
     ("alignment", true, alignment::run),
     ("half", true, halves::run),
+    ("order", false, orders::run),
     ("lists", true, lists::run),
     ("models", true, models::run),
     ("rows", true, rows::run),

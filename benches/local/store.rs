@@ -66,6 +66,23 @@ impl Rule {
     }
 }
 
+/// The order in which a store adds values up.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Order {
+    Linear,
+    Tree,
+}
+
+impl Order {
+    /// The value of the option.
+    pub fn name(self) -> &'static CStr {
+        match self {
+            Self::Linear => c"linear",
+            Self::Tree => c"tree",
+        }
+    }
+}
+
 pub struct Store(*mut c_void);
 
 fn check(status: i32) {
@@ -75,13 +92,14 @@ fn check(status: i32) {
 }
 
 impl Store {
-    pub fn open(threads: usize, rule: Rule) -> Self {
+    pub fn open(threads: usize, rule: Rule, order: Order) -> Self {
         let (mut config, mut store) = (null_mut(), null_mut());
         let threads = CString::new(threads.to_string()).unwrap_or_default();
         // SAFETY: places of our own and NUL-terminated strings; the updater needs no context.
         unsafe {
             check(kv_config_create(&raw mut config));
             check(kv_config_set(config, c"threads".as_ptr(), threads.as_ptr()));
+            check(kv_config_set(config, c"sum_order".as_ptr(), order.name().as_ptr()));
             check(kv_create(c"local".as_ptr(), config, &raw mut store));
             kv_config_free(config);
             if rule == Rule::Updater {
