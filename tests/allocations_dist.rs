@@ -38,6 +38,8 @@ enum Wire {
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Values {
     Dense,
+    /// Dense, added up by a tree.
+    ByTree,
     Compressed(&'static str),
     /// Rows of 8 floats, of a table of as many bytes as a key has.
     Rows,
@@ -82,6 +84,9 @@ impl Case {
             set("tls_ca_file", &file("ca.pem"));
             set("tls_cert_file", &file(&format!("{name}.pem")));
             set("tls_key_file", &file(&format!("{name}.key")));
+        }
+        if self.values == Values::ByTree {
+            set("sum_order", "tree");
         }
         if let Some(rank) = rank {
             set("rank", &rank.to_string());
@@ -131,7 +136,7 @@ impl Case {
                 store.set_compression(codec, "").unwrap();
                 self.work_on_keys(rank, &store, meeting);
             }
-            Values::Dense => self.work_on_keys(rank, &store, meeting),
+            Values::Dense | Values::ByTree => self.work_on_keys(rank, &store, meeting),
         }
         store.close(LIMIT).unwrap();
     }
@@ -239,6 +244,7 @@ fn check(wire: Wire) {
     Case { keys: 1_000, ..one }.check();
     Case { workers: 2, ..one }.check();
     Case { workers: 2, keys: 1_000, rule: Some("momentum"), ..one }.check();
+    Case { workers: 3, bytes: 64 << 10, values: Values::ByTree, ..one }.check();
     Case { bytes: 64 << 10, values: Values::Rows, ..one }.check();
     Case { workers: 2, bytes: 64 << 10, values: Values::Rows, rule: Some("adagrad"), ..one }
         .check();

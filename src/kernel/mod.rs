@@ -157,7 +157,7 @@ impl Isa {
             }
             if pass.order == SumOrder::Tree && !pass.order.is_in_registers(pass.inputs.len()) {
                 let joins = sum::dense_joins(pass.inputs.len());
-                return self.sum(&Pass { order: SumOrder::Joins(joins.as_ref()), ..*pass });
+                return self.sum(&Pass { order: SumOrder::Joins(&joins), ..*pass });
             }
             match self {
                 #[cfg(target_arch = "x86_64")]

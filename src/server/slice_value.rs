@@ -168,7 +168,7 @@ impl SliceValue {
         self.last = None;
         if let Some(extras) = &mut self.extras {
             extras.sum = None;
-            extras.tree = TreeSum::default();
+            extras.tree.clear();
             extras.pieces.clear();
         }
     }

@@ -53,6 +53,11 @@ impl Subtree {
 pub(super) struct TreeSum(PartialSums<Subtree>);
 
 impl TreeSum {
+    /// Begins a round.
+    pub(super) fn clear(&mut self) {
+        self.0.clear();
+    }
+
     /// Adds the contribution of the next rank.
     pub(super) fn add(&mut self, of: SliceContext<'_>, rank: u64, data: Bytes) -> Result<()> {
         let bytes = of.slot.count * sum_dtype(of.slot.dtype).size();

@@ -3,7 +3,8 @@
 
 use std::mem::MaybeUninit;
 
-use super::partial::PartialSums;
+use smallvec::SmallVec;
+
 use crate::kernel::lanes::Lanes;
 
 /// The order of a sum. Each order gives the same bits in all builds.
@@ -46,11 +47,10 @@ impl SumOrder<'_> {
     }
 }
 
-/// The joins of the tree over so many places.
-pub(in crate::kernel) fn dense_joins(inputs: usize) -> impl AsRef<[u8]> {
-    let mut joins = smallvec::SmallVec::<[u8; 64]>::new();
-    PartialSums::list_joins((0..inputs).map(|place| place as u128), |count| joins.push(count));
-    joins
+/// The joins of the tree over so many places: behind a place, those of the halves that end there.
+#[allow(clippy::cast_possible_truncation, reason = "a place has 64 bits")]
+pub(in crate::kernel) fn dense_joins(inputs: usize) -> SmallVec<[u8; 64]> {
+    (0..inputs).map(|place| place.trailing_ones() as u8).collect()
 }
 
 /// How a register's elements of all inputs are added up.

@@ -3,22 +3,25 @@
 
 use std::convert::Infallible;
 
-use smallvec::SmallVec;
-
 /// A leaf of the tree: leaves are added by ascending positions, and some may be missing.
 pub(crate) type Position = u128;
 
 /// The partial sums of a tree, from the left. Each but the last is the left half of a node above
 /// all sums behind it, so there is at most one for each bit of a position, and the last.
-pub(crate) struct PartialSums<T>(SmallVec<[(Position, T); 4]>);
+pub(crate) struct PartialSums<T>(Vec<(Position, T)>);
 
 impl<T> Default for PartialSums<T> {
     fn default() -> Self {
-        Self(SmallVec::new())
+        Self(Vec::new())
     }
 }
 
 impl<T> PartialSums<T> {
+    /// Forgets the sums; their list keeps its memory.
+    pub(crate) fn clear(&mut self) {
+        self.0.clear();
+    }
+
     /// Adds a leaf behind all others, once the halves that are complete then are joined. After an
     /// error of `join` the sums are of no use.
     pub(crate) fn add<E>(
@@ -73,11 +76,15 @@ impl<T> PartialSums<T> {
 impl PartialSums<()> {
     /// Gives for each of these positions but the last how many sums are joined before the next leaf
     /// is added.
-    pub(crate) fn list_joins(positions: impl Iterator<Item = Position>, mut joins: impl FnMut(u8)) {
-        let mut sums = Self::default();
+    pub(crate) fn list_joins(
+        &mut self,
+        positions: impl Iterator<Item = Position>,
+        mut joins: impl FnMut(u8),
+    ) {
+        self.clear();
         for (index, position) in positions.enumerate() {
             let mut count = 0;
-            let Ok(()) = sums.add(position, (), |(), ()| {
+            let Ok(()) = self.add(position, (), |(), ()| {
                 count += 1;
                 Ok::<_, Infallible>(())
             });

@@ -146,7 +146,7 @@ impl Ordered {
             Self::Linear => SumOrder::Linear,
             Self::Tree => SumOrder::Tree,
             Self::At(at) => {
-                PartialSums::list_joins(at.iter().copied(), |count| joins.push(count));
+                PartialSums::default().list_joins(at.iter().copied(), |count| joins.push(count));
                 SumOrder::Joins(&joins)
             }
         });

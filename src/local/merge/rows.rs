@@ -39,6 +39,7 @@ pub(crate) struct RowSums {
     ends: Vec<(usize, u64)>,
     /// For each item, the joins before the next one of its row, if the sums are trees.
     joins: Vec<u8>,
+    trees: PartialSums<()>,
     /// Tensors that had to be gathered or converted.
     ready: Vec<Buffer>,
 }
@@ -118,7 +119,7 @@ impl RowSums {
     /// Finds the tree of each row: over the positions of the tensors that have it, and, for one that
     /// has it several times, over these below its position.
     fn find_joins(&mut self) {
-        let Self { sorter, starts, ends, joins, .. } = self;
+        let Self { sorter, starts, ends, joins, trees, .. } = self;
         for row in starts.windows(2) {
             let (mut tensor, mut number) = (usize::MAX, 0);
             let positions = sorter.items[row[0]..row[1]].iter().map(|&(_, part)| {
@@ -127,7 +128,7 @@ impl RowSums {
                 tensor = own;
                 Position::from(ends[own].1) << u64::BITS | number
             });
-            PartialSums::list_joins(positions, |count| joins.push(count));
+            trees.list_joins(positions, |count| joins.push(count));
             // Those of the last item.
             joins.push(0);
         }
