@@ -229,13 +229,13 @@ impl Client {
 
     /// Ends a worker that adds by a tree, if a member of the job would add from the left.
     fn check_sum_order<D: Data>(&mut self, book: &Book, net: &Peers<D>) {
-        let is_linear = |member: &&Standing| {
-            member.state == MemberState::Here && member.features & SUMS_BY_TREE == 0
-        };
+        // Readers push nothing.
+        let adds = |member: &&Standing| member.state == MemberState::Here && !member.reads;
+        let is_linear = |member: &&Standing| member.features & SUMS_BY_TREE == 0;
         if net.me.role != Role::Worker || net.limits.sum_order == SumOrder::Linear {
             return;
         }
-        if let Some(member) = book.members.iter().find(is_linear) {
+        if let Some(member) = book.members.iter().filter(adds).find(is_linear) {
             let text = format!(
                 "{} at {} is of an earlier release, which does not know sum_order; use the same release \
                  everywhere, or sum_order=linear",
