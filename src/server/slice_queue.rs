@@ -262,4 +262,41 @@ mod tests {
         assert!(shard.state.lock().failure().is_none(), "the next one is as good as any");
         assert_eq!(stored(), [4; 16]);
     }
+
+    #[test]
+    fn a_contribution_to_a_tree_that_has_another_size_is_not_merged() {
+        let local = Local::new(1, 1, Settings::new(&Config::new()).unwrap(), StoreKind::DistSync);
+        let blocks = Arc::<BlockPool>::default();
+        let bytes = |bytes: &[u8]| Bytes::of_block(blocks.join(&[bytes]).unwrap());
+        let slot = Slot::new(Key::from(1u64), 0, DType::F16, &[4], 4).unwrap();
+        let shard = SliceQueue::new(slot, 0, 0, true);
+        let post = |job| shard.post(job, TaskList::default);
+        let add = |rank, data| {
+            let origin = Origin { key: 1, rank, round: 0, block: 0 };
+            let (first, by_tree, rows, handling) = (rank == 0, true, false, None);
+            post(SliceTask::Add { first, by_tree, rows, data, origin, handling });
+        };
+        let close = || {
+            post(SliceTask::Close { by_tree: true, handling: Arc::new(Handling::PLAIN) });
+            let tracer = Tracer::new(None, std::time::Instant::now());
+            shard.work(&local, &tracer, &blocks, &mut |_| panic!("an answer"));
+            let mut state = shard.state.lock();
+            let stored = state.share(&shard.slot, &blocks).unwrap().bytes().to_vec();
+            (state.failure().map(ToString::to_string), stored)
+        };
+        // 2048 + 1 + 1 + 1 is 2051 in float32, and rounds to 2052; rounded one by one it is 2048.
+        let [large, one] = [2048f32, 1.0].map(|it| [it; 4].map(f32::to_le_bytes).concat());
+        let [zeros, merged] = [[0u8, 0], [0x02, 0x68]].map(|it| [it; 4].concat());
+        post(SliceTask::Install(bytes(&zeros)));
+        add(0, bytes(&large));
+        add(2, bytes(&one[..8]));
+        add(3, bytes(&one));
+        let (failure, stored) = close();
+        assert_eq!(stored, zeros, "nothing of the round is merged");
+        let text = failure.expect("the round has failed");
+        assert!(text.contains("8 bytes") && text.contains("have 16"), "{text}");
+        add(0, bytes(&large));
+        (1..4).for_each(|rank| add(rank, bytes(&one)));
+        assert_eq!(close(), (None, merged));
+    }
 }

@@ -200,6 +200,55 @@ fn a_round_is_the_tree_over_its_values_and_skips_workers_that_are_done() {
     }
 }
 
+/// Ranks 0 and 3 push whole values, the others some rows, one of them twice.
+fn check_mixed<T: Scalar>(store: &Store, rank: usize, key: u64) {
+    const ROWS: usize = 40;
+    const LENGTH: usize = 100;
+    let ids_of = |rank: usize| match rank {
+        0 | 3 => (0..ROWS).collect(),
+        rank => vec![3, rank + 4, 9, 3, 17 - rank],
+    };
+    let values: Vec<Vec<T>> =
+        (0..5).map(|rank| values_of(rank, 7, 1, ids_of(rank).len() * LENGTH).remove(0)).collect();
+    let shape = [ROWS as i64, LENGTH as i64];
+    let zeros = vec![T::default(); ROWS * LENGTH];
+    store.init(key, Tensor::new(&zeros, &shape).unwrap()).unwrap();
+    let ids: Vec<i64> = ids_of(rank).into_iter().map(|id| id as i64).collect();
+    let own_shape = [ids.len() as i64, shape[1]];
+    let own = Tensor::new(&values[rank], &own_shape).unwrap();
+    if ids.len() == ROWS {
+        store.push(key, own).unwrap();
+    } else {
+        store.push_rows(key, &ids[..], own).unwrap();
+    }
+    let mut out = zeros.clone();
+    store.pull(key, TensorMut::new(&mut out, &shape).unwrap()).unwrap();
+    for (at, ours) in out.iter().enumerate() {
+        let (row, column) = (at / LENGTH, at % LENGTH);
+        let leaves = |rank: usize| {
+            let named = ids_of(rank).into_iter().enumerate().filter(move |(_, id)| *id == row);
+            let elements = named.map(|(i, _)| values[rank][i * LENGTH + column]);
+            ((rank as u64) << 32..).zip(elements).collect::<Vec<_>>()
+        };
+        let leaves: Vec<(u64, T)> = (0..5).flat_map(leaves).collect();
+        assert!(ours.is_same(T::tree(&leaves)), "{:?}, row {row}, column {column}", T::DTYPE);
+    }
+}
+
+#[test]
+fn rows_and_whole_values_of_one_round_make_up_one_tree() {
+    for servers in [1, 2] {
+        let job = Job::new(5, servers).with("sum_order", "tree").with("slice_bytes", 4_096);
+        job.run(|store, rank| {
+            check_mixed::<f32>(store, rank, 0);
+            check_mixed::<f64>(store, rank, 1);
+            check_mixed::<f16>(store, rank, 2);
+            check_mixed::<bf16>(store, rank, 3);
+            check_mixed::<i32>(store, rank, 4);
+        });
+    }
+}
+
 #[test]
 fn values_of_other_dtypes_are_rounded_to_that_of_the_key_first() {
     let ours = f16::from_f32(2048.0);
