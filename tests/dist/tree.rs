@@ -128,6 +128,26 @@ fn any_number_of_workers_gives_the_checkpoints_of_one() {
     }
 }
 
+#[test]
+fn a_checkpoint_with_a_codec_is_not_loaded() {
+    let (folder, key) = (Folder::new("tree-with-a-codec"), Key::from(1u64));
+    let file = folder.file("codec");
+    let linear = Store::open("local", &Config::new()).unwrap();
+    linear.init(key, &[1.0f32; 4]).unwrap();
+    linear.set_compression("bf16", "").unwrap();
+    linear.save(&file).unwrap();
+    let by_tree = Store::open("local", &Config::new().with("sum_order", "tree").unwrap()).unwrap();
+    let text = failure(by_tree.load(&file), Unsupported);
+    assert!(text.contains("load: the codec bf16 and sum_order=tree"), "{text}");
+    assert!(by_tree.keys().unwrap().is_empty());
+    let loaded = file.clone();
+    Job::new(2, 1).with("sum_order", "tree").run(move |store, _| {
+        failure(store.load(&loaded), Unsupported);
+        assert!(store.keys().unwrap().is_empty());
+        store.init(key, &[2.0f32; 4]).unwrap();
+    });
+}
+
 /// The values of a worker.
 fn values_of<T: Scalar>(rank: usize, round: usize, each: usize, count: usize) -> Vec<Vec<T>> {
     let numbers = |value: usize| {
