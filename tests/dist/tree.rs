@@ -288,6 +288,20 @@ fn values_of_other_dtypes_are_rounded_to_that_of_the_key_first() {
 }
 
 #[test]
+fn keys_without_elements_have_rounds() {
+    Job::new(3, 2).with("sum_order", "tree").run(|store, _| {
+        store.init(1u64, &[] as &[f16; 0]).unwrap();
+        store.init(2u64, &[] as &[f32; 0]).unwrap();
+        for _ in 0..3 {
+            store.push(1u64, &[] as &[f16; 0]).unwrap();
+            store.push(2u64, &[] as &[f32; 0]).unwrap();
+            store.pull(1u64, &mut [] as &mut [f16; 0]).unwrap();
+            store.pull(2u64, &mut [] as &mut [f32; 0]).unwrap();
+        }
+    });
+}
+
+#[test]
 fn an_asynchronous_push_is_the_tree_over_its_own_values() {
     let job = Job::of("dist_async", 2, 1).with("sum_order", "tree");
     job.run(|store, rank| {

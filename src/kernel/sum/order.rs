@@ -98,6 +98,7 @@ impl Adding for TreeOfFew {
 
     #[inline(always)]
     unsafe fn add_up<L: Lanes>(self, inputs: &[*const u8], at: usize) -> L::Register {
+        debug_assert!(inputs.len() <= MOST_FEW, "more inputs have a list of joins");
         // SAFETY: the caller's promise.
         unsafe {
             match inputs {
