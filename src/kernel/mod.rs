@@ -155,7 +155,9 @@ impl Isa {
                 pass.outs.iter().for_each(|out| out.copy_from(only, bytes));
                 return;
             }
-            if pass.order == SumOrder::Tree && !pass.order.is_in_registers(pass.inputs.len()) {
+            if matches!(pass.order, SumOrder::Tree)
+                && !pass.order.is_in_registers(pass.inputs.len())
+            {
                 let joins = sum::dense_joins(pass.inputs.len());
                 return self.sum(&Pass { order: SumOrder::Joins(&joins), ..*pass });
             }

@@ -43,7 +43,7 @@ impl SumOrder<'_> {
     /// Whether so many inputs are added up in registers, without a stack.
     #[inline]
     pub(in crate::kernel) fn is_in_registers(self, inputs: usize) -> bool {
-        self.is_linear(inputs) || self == Self::Tree && inputs <= MOST_FEW
+        self.is_linear(inputs) || matches!(self, Self::Tree) && inputs <= MOST_FEW
     }
 }
 
