@@ -90,6 +90,7 @@
  *   trace             each process writes what it did to a file of this name and its own; none.
  *   trace_rounds      the first and the last round of that, such as 5-9; 1-10.
  *   shm               yes or no: processes of one machine share memory for values; yes.
+ *   connections       workers: TCP connections with each server, 2 to 16; 2, or 8 from 5 ms on.
  *   transport         auto, shm, ucx, tcp: what carries values between processes; auto.
  */
 #ifndef KVSTORE_H

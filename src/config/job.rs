@@ -30,6 +30,8 @@ pub(crate) struct JobConfig {
     pub(crate) shm: bool,
     /// `auto`, or the name of a transport.
     pub(crate) transport: String,
+    /// Connections of a worker with a server, if not chosen by the length of the link.
+    pub(crate) connections: Option<u8>,
     pub(crate) secrets: Secrets,
     /// Listening address of the scheduler's Prometheus metrics, if enabled.
     pub(crate) metrics: Option<String>,
@@ -150,6 +152,7 @@ impl JobConfig {
             hold_bytes: number("hold_bytes", 256 << 20)?,
             shm: find("shm")?.as_deref() != Some("no"),
             transport: find("transport")?.unwrap_or_else(|| "auto".into()),
+            connections: find("connections")?.and_then(|text| text.parse().ok()),
             metrics: find("metrics")?,
             trace: trace(config)?,
             server_updater: yes("server_updater")?,

@@ -43,6 +43,7 @@ use OptionForm::{Devices, Number, OneOf, Rounds, Secret, Text, YesNo};
 /// Times up to a year, in milliseconds.
 const MS: OptionForm = Number { least: 1, most: 31_536_000_000 };
 const COUNT: OptionForm = Number { least: 1, most: 65_536 };
+const CONNECTIONS: OptionForm = Number { least: 2, most: MOST_CONNECTIONS as i64 };
 const BYTES: OptionForm = Number { least: 4_096, most: 1 << 40 };
 /// A slice travels in one message, of at most 1 GiB.
 const SLICE_BYTES: OptionForm = Number { least: 4_096, most: 1 << 30 };
@@ -79,6 +80,7 @@ const OPTIONS: &[(&str, OptionForm)] = &[
     ("server_updater", YesNo),
     ("shm", YesNo),
     ("transport", OneOf(&["auto", "shm", "ucx", "tcp"])),
+    ("connections", CONNECTIONS),
     ("token", Secret),
     ("token_file", Text),
     ("token_by_rank", YesNo),
@@ -94,6 +96,9 @@ const OPTIONS: &[(&str, OptionForm)] = &[
 ];
 
 const MOST_THREADS: i64 = 256;
+
+/// Most connections of a worker with a server.
+pub(crate) const MOST_CONNECTIONS: u8 = 16;
 
 /// Options for [`Store::open`](crate::Store::open), by name; docs/config.md lists them.
 ///

@@ -8,6 +8,7 @@
 
 pub mod folder;
 pub mod gate;
+pub mod long_link;
 pub mod memory;
 pub mod model;
 pub mod network;

@@ -71,7 +71,7 @@ pub(crate) struct DoctorContext {
 }
 
 /// All options: a process fails when it starts if the value of any does not fit.
-pub(super) const NAMES: [&str; 39] = [
+pub(super) const NAMES: [&str; 40] = [
     "root",
     "role",
     "rank",
@@ -110,6 +110,7 @@ pub(super) const NAMES: [&str; 39] = [
     "trace",
     "trace_rounds",
     "shm",
+    "connections",
     "transport",
 ];
 

@@ -2,131 +2,18 @@
 //! first calls succeed. A relay in this process is the link between two network namespaces. Where these may not
 //! be made, the tests say so and do nothing.
 #![allow(clippy::print_stdout, reason = "a test prints what it has measured")]
-#![allow(unsafe_code, reason = "devices of the system, in a chosen network namespace")]
 
-use std::fs::{File, OpenOptions};
-use std::io::{self, Read, Write};
-use std::mem;
-use std::os::fd::AsRawFd;
-use std::process::{Child, Command, Stdio};
-use std::sync::mpsc;
-use std::thread;
 use std::time::{Duration, Instant};
 
-use super::common::network::{FAR, NEAR, ip};
-use super::common::random::{self, Random};
-use super::job::{Job, LIMIT, Running, amount, soon};
+use super::common::long_link::{self, LinkProperties, LongLink};
+use super::common::network::NEAR;
+use super::job::{Job, LIMIT, Running, amount};
 use super::keys::Keys;
 use super::network::is_inside;
 use super::program::{COUNT, PAUSE_MS, ROUNDS};
 
 /// Longest packet of the link.
-const PACKET: usize = 2_048;
-
-fn check(result: libc::c_int) -> io::Result<()> {
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
-}
-
-/// A network device whose packets this process reads and writes.
-fn device(name: &str) -> io::Result<File> {
-    let device = OpenOptions::new().read(true).write(true).open("/dev/net/tun")?;
-    // SAFETY: zeros are a request without a name and without flags.
-    let mut request: libc::ifreq = unsafe { mem::zeroed() };
-    for (place, byte) in request.ifr_name.iter_mut().zip(name.bytes()) {
-        *place = byte as libc::c_char;
-    }
-    request.ifr_ifru.ifru_flags = (libc::IFF_TUN | libc::IFF_NO_PI) as libc::c_short;
-    // SAFETY: the request is an `ifreq`, as this call takes.
-    check(unsafe { libc::ioctl(device.as_raw_fd(), libc::TUNSETIFF as _, &raw mut request) })?;
-    Ok(device)
-}
-
-/// A device in the network namespace of another process.
-fn device_at(process: u32, name: &'static str) -> io::Result<File> {
-    let work = move || {
-        let namespace = File::open(format!("/proc/{process}/ns/net"))?;
-        // SAFETY: touches no memory; this thread ends with the namespace.
-        check(unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNET) })?;
-        device(name)
-    };
-    thread::spawn(work).join().expect("a thread")
-}
-
-/// Carries packets in one direction; they take so long, and so many of a thousand are lost.
-fn relay(mut from: File, mut to: File, delay: Duration, loss: usize, mut random: Random) {
-    let (sender, packets) = mpsc::channel::<(Instant, Vec<u8>)>();
-    thread::spawn(move || {
-        for (due, packet) in packets {
-            thread::sleep(due.saturating_duration_since(Instant::now()));
-            // A device that is not up yet takes none.
-            let _ = to.write(&packet);
-        }
-    });
-    thread::spawn(move || {
-        let mut packet = [0; PACKET];
-        while let Ok(count) = from.read(&mut packet) {
-            let is_lost = random.index(1_000) < loss;
-            if !is_lost && sender.send((Instant::now() + delay, packet[..count].into())).is_err() {
-                return;
-            }
-        }
-    });
-}
-
-/// Two machines with a link between them, as long as this process lives.
-struct LongLink {
-    /// Is on the far machine, and keeps it.
-    keeper: Child,
-}
-
-impl LongLink {
-    fn new(round_trip: Duration, loss: usize) -> io::Result<Self> {
-        let keeper = Command::new("unshare").args(["-n", "sleep", "3600"]).spawn()?;
-        let link = Self { keeper };
-        let own = std::fs::read_link("/proc/self/ns/net")?;
-        let name = format!("/proc/{}/ns/net", link.keeper.id());
-        assert!(soon(LIMIT, || std::fs::read_link(&name).is_ok_and(|it| it != own)));
-        let (near, far) = (device("near")?, device_at(link.keeper.id(), "far")?);
-        let random = || random::from_environment("long links");
-        relay(near.try_clone()?, far.try_clone()?, round_trip / 2, loss, random());
-        relay(far, near, round_trip / 2, loss, random());
-        for arguments in [
-            &["addr", "add", NEAR, "peer", FAR, "dev", "near"][..],
-            &["link", "set", "near", "up"],
-            &["link", "set", "lo", "up"],
-        ] {
-            ip(arguments);
-        }
-        for arguments in [
-            &["addr", "add", FAR, "peer", NEAR, "dev", "far"][..],
-            &["link", "set", "far", "up"],
-            &["link", "set", "lo", "up"],
-        ] {
-            let mut command = Command::new("nsenter");
-            command.args(link.way()).arg("ip").args(arguments);
-            assert!(command.status()?.success(), "ip {arguments:?} on the far machine");
-        }
-        Ok(link)
-    }
-
-    /// The arguments of `nsenter` for the far machine.
-    fn way(&self) -> [String; 3] {
-        ["-t".into(), self.keeper.id().to_string(), "-n".into()]
-    }
-}
-
-impl Drop for LongLink {
-    fn drop(&mut self) {
-        let _ = self.keeper.kill();
-        let _ = self.keeper.wait();
-    }
-}
-
-/// Whether this machine lets us make such links.
-fn can_be_made() -> bool {
-    OpenOptions::new().read(true).write(true).open("/dev/net/tun").is_ok()
-        && Command::new("nsenter").arg("--version").stdout(Stdio::null()).status().is_ok()
-}
+const PACKET: usize = 1_500;
 
 /// The credentials of a job: a token, or a token and certificates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -160,7 +47,7 @@ fn start(link: &LongLink, keys: &Keys, access: Access, peer_timeout_ms: u64) -> 
     let mut all = vec![give(&here, "scheduler").start_scheduler()];
     all.push(give(&here, "server").start_server(0));
     let mut there = give(&job, "worker");
-    there.through = std::iter::once("nsenter".to_owned()).chain(link.way()).collect();
+    there.through = link.way().to_vec();
     all.extend((0..job.workers).map(|rank| there.start_worker(rank)));
     Running { all, job }
 }
@@ -171,13 +58,14 @@ fn starts(name: &str, round_trip: Duration, loss: usize, times: usize) {
     if !is_inside(&format!("long_links::{name}")) {
         return;
     }
-    if !can_be_made() {
+    if !long_link::can_be_made() {
         println!("skipped: this machine does not let us make network devices");
         return;
     }
-    let link = LongLink::new(round_trip, loss).unwrap();
+    let link = LinkProperties { round_trip, loss, rate: None, packet: PACKET };
+    let link = LongLink::new(link).unwrap();
     let keys = Keys::new("long-links");
-    ["scheduler", "server", "worker"].iter().for_each(|role| keys.make(&[role]));
+    keys.make_roles();
     for access in [Access::Token, Access::TokenAndTls] {
         for _ in 0..times {
             let began = Instant::now();
