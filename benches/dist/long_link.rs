@@ -20,6 +20,7 @@ const INSIDE: &str = "KV_BENCH_NETWORK";
 const LINK: LinkProperties = LinkProperties {
     round_trip: Duration::from_millis(100),
     loss: 0,
+    altered: 0,
     rate: Some(125e6),
     packet: 65_000,
 };

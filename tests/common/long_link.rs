@@ -1,13 +1,15 @@
 //! Two network namespaces of the kernel with a link between them that has a round-trip time, loses packets, or
 //! has a rate: a thread of this process for each direction carries the packets.
 #![allow(unsafe_code, reason = "devices of the system, in a chosen network namespace")]
+#![allow(clippy::cast_possible_truncation, clippy::cast_precision_loss, reason = "sizes that fit")]
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::mem;
 use std::os::fd::AsRawFd;
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -24,6 +26,8 @@ pub struct LinkProperties {
     pub round_trip: Duration,
     /// How many of a thousand packets are lost.
     pub loss: usize,
+    /// Of so many packets with content, one has a bit changed, and a checksum that fits; 0 for none.
+    pub altered: usize,
     /// Bytes per second, if there is a limit. Packets wait, and none is dropped for that.
     pub rate: Option<f64>,
     /// Longest packet in bytes.
@@ -59,8 +63,43 @@ fn device_at(process: u32, name: &'static str) -> io::Result<File> {
     thread::spawn(work).join().expect("a thread")
 }
 
-/// Carries packets in one direction.
-fn relay(mut from: File, mut to: File, link: LinkProperties, mut random: Random) {
+/// Changes a bit in the content of a packet of TCP over IPv4, and its checksum with it (RFC 1624); false if it has
+/// none.
+fn alter(packet: &mut [u8], random: &mut Random) -> bool {
+    const TCP: u8 = 6;
+    if packet.len() < 20 || packet[0] >> 4 != 4 || packet[9] != TCP {
+        return false;
+    }
+    let front = usize::from(packet[0] & 15) * 4;
+    let segment = &mut packet[front..];
+    let content = usize::from(segment[12] >> 4) * 4;
+    if segment.len() <= content {
+        return false;
+    }
+    let at = content + random.index(segment.len() - content);
+    let word = |segment: &[u8]| {
+        let low = segment.get(at | 1).copied().unwrap_or(0);
+        u16::from_le_bytes([segment[at & !1], low])
+    };
+    let before = word(segment);
+    segment[at] ^= 1 << random.index(8);
+    let sum = u32::from(!u16::from_le_bytes([segment[16], segment[17]]))
+        + u32::from(!before)
+        + u32::from(word(segment));
+    let folded = (sum & 0xffff) + (sum >> 16);
+    let checksum = !((folded & 0xffff) as u16 + (folded >> 16) as u16);
+    segment[16..18].copy_from_slice(&checksum.to_le_bytes());
+    true
+}
+
+/// Carries packets in one direction; alters some while it is told to.
+fn relay(
+    mut from: File,
+    mut to: File,
+    link: LinkProperties,
+    (alters, altered): (Arc<AtomicBool>, Arc<AtomicUsize>),
+    mut random: Random,
+) {
     let (sender, packets) = mpsc::channel::<(Instant, Vec<u8>)>();
     thread::spawn(move || {
         for (due, packet) in packets {
@@ -76,6 +115,11 @@ fn relay(mut from: File, mut to: File, link: LinkProperties, mut random: Random)
             free = free.max(Instant::now()) + Duration::from_secs_f64(time);
             let due = free + link.round_trip / 2;
             let is_lost = random.index(1_000) < link.loss;
+            let is_altered = link.altered > 0 && random.index(link.altered) == 0;
+            if is_altered && alters.load(Ordering::Relaxed) {
+                let changed = alter(&mut packet[..count], &mut random);
+                altered.fetch_add(usize::from(changed), Ordering::Relaxed);
+            }
             if !is_lost && sender.send((due, packet[..count].into())).is_err() {
                 return;
             }
@@ -87,19 +131,24 @@ fn relay(mut from: File, mut to: File, link: LinkProperties, mut random: Random)
 pub struct LongLink {
     /// Is on the far machine, and keeps it.
     keeper: Child,
+    /// Whether packets are altered now, and how many were.
+    pub alters: Arc<AtomicBool>,
+    pub altered: Arc<AtomicUsize>,
 }
 
 impl LongLink {
     pub fn new(link: LinkProperties) -> io::Result<Self> {
         let keeper = Command::new("unshare").args(["-n", "sleep", "3600"]).spawn()?;
-        let machines = Self { keeper };
+        let (alters, altered) = Default::default();
+        let machines = Self { keeper, alters, altered };
         let own = std::fs::read_link("/proc/self/ns/net")?;
         let name = format!("/proc/{}/ns/net", machines.keeper.id());
         assert!(soon(LIMIT, || std::fs::read_link(&name).is_ok_and(|it| it != own)));
         let (near, far) = (device("near")?, device_at(machines.keeper.id(), "far")?);
         let random = || random::from_environment("long links");
-        relay(near.try_clone()?, far.try_clone()?, link, random());
-        relay(far, near, link, random());
+        let alters = || (Arc::clone(&machines.alters), Arc::clone(&machines.altered));
+        relay(near.try_clone()?, far.try_clone()?, link, alters(), random());
+        relay(far, near, link, alters(), random());
         let mtu = link.packet.to_string();
         for (device, own, other, is_far) in [("near", NEAR, FAR, false), ("far", FAR, NEAR, true)] {
             for arguments in [

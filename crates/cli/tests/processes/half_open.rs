@@ -159,9 +159,9 @@ fn starts(access: &Access, source: Ipv4Addr, files: Option<usize>) {
     }
     let mut all = vec![access.give(&job, "scheduler").start_scheduler()];
     let held = held(1).min(most_files() - 500 - HELD);
-    let flood = Flood::begin(source, &[job.root.clone()], held, words(access));
+    let flood = Flood::begin(source, std::slice::from_ref(&job.root), held, words(access));
     assert!(soon(LIMIT, || flood.most() >= held * 9 / 10), "{} connections", flood.most());
-    let at_server = Flood::begin(source, &[bind.clone()], HELD, words(access));
+    let at_server = Flood::begin(source, std::slice::from_ref(&bind), HELD, words(access));
     let start = Instant::now();
     all.push(access.give(&job, "server").with("bind", &bind).start_server(0));
     assert!(

@@ -163,7 +163,7 @@ mod tests {
         let mut window = SendWindow::new(0);
         let mut now = carry(&mut window, 1_024, rate, round_trip, 0);
         let before = window.bytes(LEAST);
-        let mut burst = |now: &mut u64, window: &mut SendWindow| {
+        let burst = |now: &mut u64, window: &mut SendWindow| {
             let sent: Vec<_> = (0..64).map(|_| window.sent(before, *now)).collect();
             *now += round_trip;
             for sent in sent {
