@@ -6,6 +6,7 @@ pub(crate) mod call;
 pub(crate) mod checkpoint;
 pub(crate) mod compress;
 pub(crate) mod counters;
+pub(crate) mod digest;
 pub(crate) mod fast;
 pub(crate) mod handling;
 pub(crate) mod keys;

@@ -8,7 +8,7 @@ use crate::codec::{self, Origin};
 use crate::error::{Result, fail};
 use crate::job::row_runs::KeyPartition;
 use crate::job::settings::Change;
-use crate::job::wanted::{self, WANT_STATE};
+use crate::job::wanted::{self, WANT_DIGEST, WANT_STATE};
 use crate::key::Key;
 use crate::local::Local;
 use crate::local::merger::Handling;
@@ -116,7 +116,8 @@ impl DispatchState {
                 (slice, SliceTask::Close(self.handling(setting)?))
             }
             ServerAction::Answer(answer) => {
-                let wants_state = answer.wanted.first() == Some(&WANT_STATE);
+                let first = answer.wanted.first();
+                let wants_state = first.is_some_and(|it| [WANT_STATE, WANT_DIGEST].contains(it));
                 let handling = if wants_state { self.handling(u64::MAX) } else { None };
                 (answer.slice, SliceTask::Answer(answer, handling))
             }

@@ -6,12 +6,15 @@ use std::sync::Arc;
 
 use smallvec::{SmallVec, smallvec};
 
+use crate::digest::RunDigest;
 use crate::error::{Error, Result, fail};
 use crate::job::row_runs;
+use crate::job::slice_digest;
 use crate::job::slice_state::{self, StateUpdate};
-use crate::job::wanted::{WANT_ROWS, WANT_STATE, WANT_UNSENT, WANT_VALUE};
+use crate::job::wanted::{WANT_DIGEST, WANT_ROWS, WANT_STATE, WANT_UNSENT, WANT_VALUE};
 use crate::local::Local;
 use crate::local::apply::{CallLimits, KeyPush};
+use crate::local::digest::{optimizer_of, state_runs};
 use crate::local::merger::{Handling, Merger};
 use crate::local::plan::RowsOf;
 use crate::local::table::Slot;
@@ -317,6 +320,13 @@ impl SliceValue {
                 // State of an earlier rule is dropped: no later push reads it.
                 let merger = handling.map_or(&Merger::Assign, |it| &it.merger);
                 slice_state::encode(&slot.value.own(), shared.bytes(), merger, blocks)
+            }
+            Some((&WANT_DIGEST, _)) => {
+                let merger = handling.map_or(&Merger::Assign, |it| &it.merger);
+                let value = slot.value.own();
+                let states = state_runs(optimizer_of(merger), &value);
+                let runs = std::iter::once(RunDigest::of(&shared.bytes()[..slot.bytes()]));
+                blocks.join(&[&slice_digest::encode(runs.chain(states))])
             }
             Some(_) => Err(fail!(InvalidArgument, "the pull wants what no server has")),
         };

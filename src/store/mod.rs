@@ -29,6 +29,7 @@ pub(crate) use open::read_setting;
 
 use crate::config::{Config, Settings};
 use crate::deadline::Deadline;
+use crate::digest::KeyDigest;
 use crate::error::{Error, Result, fail};
 use crate::interrupt;
 use crate::key::{Key, KeyInfo};
@@ -333,6 +334,19 @@ impl Store {
     pub fn keys(&self) -> Result<Vec<Key>> {
         self.enter(CallClass::Now, |local| {
             Ok(local.keys.table.slots().iter().map(|slot| slot.key).collect())
+        })
+    }
+
+    /// Round and digests of each key: what this thread's earlier pushes have made of it, at one moment between
+    /// two rounds. docs/semantics.md defines the digests; equal bits have equal ones, however they were merged.
+    ///
+    /// # Errors
+    /// `KeyNotFound`; `Timeout` if a key stays in use, or in a job a worker's push is missing.
+    pub fn digest(&self, keys: &[Key]) -> Result<Vec<KeyDigest>> {
+        let _span = spans::enter!("digest", keys = keys.len());
+        self.enter(CallClass::Work, |local| match &self.remote {
+            Some(remote) => remote.digest(keys),
+            None => local.digest(keys),
         })
     }
 

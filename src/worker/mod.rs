@@ -3,6 +3,7 @@
 mod call;
 mod collective;
 mod completions;
+mod digests;
 mod inits;
 mod inputs;
 #[cfg(test)]
@@ -26,6 +27,7 @@ use std::sync::{Arc, Weak};
 
 use crate::config::{self, JobConfig};
 use crate::deadline::Deadline;
+use crate::digest::KeyDigest;
 use crate::error::{Error, ErrorKind, Result, fail};
 use crate::interrupt;
 use crate::job::encoding::WorkerResiduals;
@@ -500,6 +502,10 @@ impl JobMember for WorkerStore {
 
     fn look_up(&self, call: &'static str, key: Key) -> Result<()> {
         self.find(call, [key].into_iter())
+    }
+
+    fn digest(&self, keys: &[Key]) -> Result<Vec<KeyDigest>> {
+        self.digests(keys)
     }
 
     fn remove(&self, keys: &[Key]) -> Result<()> {

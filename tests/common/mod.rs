@@ -6,6 +6,7 @@
     reason = "exact bits are compared, and kept in numbers of 64 bits"
 )]
 
+pub mod digest;
 pub mod folder;
 pub mod gate;
 pub mod long_link;

@@ -209,11 +209,15 @@ impl Applier {
         }
         tally.add(&CallTally::of(push.values.len(), push.outs.len(), push.slot.bytes()));
         tally.updater_calls += u64::from(matches!(handling.merger, Merger::Updater(_)));
-        if let Some(codec) = handling.codec_of(push.slot.dtype) {
-            return self.push_compressed(push, codec, &handling.merger, &mut value).map(KeyEnd::of);
-        }
-        value.residuals = None;
-        self.merge(push, &handling.merger, &mut value, None).map(KeyEnd::of)
+        let finished = match handling.codec_of(push.slot.dtype) {
+            Some(codec) => self.push_compressed(push, codec, &handling.merger, &mut value)?,
+            None => {
+                value.residuals = None;
+                self.merge(push, &handling.merger, &mut value, None)?
+            }
+        };
+        value.merges += 1;
+        Ok(KeyEnd::of(finished))
     }
 
     /// Merges values into a locked key, and fills its outs. The only value may be the output of a
@@ -352,7 +356,7 @@ impl Applier {
     }
 
     /// Locks a key for reading.
-    fn lock_shared<'a>(
+    pub(crate) fn lock_shared<'a>(
         &'a self,
         call: &str,
         slot: &'a Slot,
