@@ -438,6 +438,24 @@ typedef int32_t (*kv_interrupt_check)(void *context);
 typedef uint64_t kv_key;
 
 /**
+ * What a key holds, see kv_digest().
+ */
+typedef struct kv_key_digest {
+    /**
+     * Number of the key's round; in a local store of its pushes since its init.
+     */
+    uint64_t round;
+    /**
+     * Digest of the value.
+     */
+    uint64_t value;
+    /**
+     * Digest of the optimizer's state; 0 without one.
+     */
+    uint64_t state;
+} kv_key_digest;
+
+/**
  * Where a tensor lives; the layout of DLPack's `DLDevice`.
  */
 typedef struct kv_device {
@@ -804,6 +822,29 @@ kv_status kv_key_info(struct kv_store *store,
  * Threads: any.
  */
 kv_status kv_keys(struct kv_store *store, kv_key *keys, size_t capacity, size_t *count);
+
+/**
+ * Gives the round of each key, and digests of its value and of its optimizer's state.
+ *
+ * Equal bits have equal digests, whatever servers, slices, transports, threads and instruction sets
+ * have made them: to compare two runs, compare these numbers. A digest is the CRC-64/NVME of the
+ * little-endian bytes; docs/semantics.md defines it.
+ *
+ * Takes effect after the earlier operations of this thread. Each key is seen at one moment between
+ * two pushes; in a job in the round of this worker's last push of it, as kv_pull() sees it.
+ *
+ * @param keys     `count` initialised keys, in any order; a key may stand there twice.
+ * @param digests  receives `count` digests; unchanged after an error.
+ * @param count    number of keys; with 0 nothing happens.
+ * @return `KV_ERR_KEY_NOT_FOUND`; `KV_ERR_TIMEOUT` if a key stays in use, or if in a job the push of
+ *         another worker is missing, or slices of the key are never of one round.
+ *
+ * Threads: any. Blocks: like kv_pull(). Complexity: one pass over each value and its state.
+ */
+kv_status kv_digest(struct kv_store *store,
+                    const kv_key *keys,
+                    struct kv_key_digest *digests,
+                    size_t count);
 
 /**
  * Stores the first value of each key; the value is copied.
