@@ -51,6 +51,9 @@
  *   isa             auto, scalar, avx2, avx512, neon: the instruction set of the kernels; auto.
  *   timeout_ms      how long a call with `ticket` NULL waits, -1 for ever; 600000.
  *   updater_undo    yes or no: restore the stored value when an updater fails; no. Costs a copy.
+ *   digests         off, values, all: what each round digests, for digest_log; off.
+ *   digest_log      a folder for the digests of each round, for `kvstore diff`; none. Needs digests.
+ *   digest_log_bytes  how much of it a process keeps; 1073741824.
  *   cuda            auto, no, or a path: the driver for tensors in CUDA memory, opened at the first
  *                   one; auto (libcuda.so.1).
  *   devices         all, or numbers such as 0,1: the GPUs whose tensors are taken; all.
@@ -715,7 +718,8 @@ kv_status kv_serve(struct kv_store *store);
  * Members are added over time, never renamed: `type`, `keys`, `bytes` (stored values), `pushes`,
  * `pulls` (per key), `push_bytes`, `pull_bytes`, `updater_calls`, `pending`, `failed` (kept for
  * kv_wait_all()), `threads`, `isa`, `compression` (the codec, or `none`), `compression_params`,
- * `pinned_bytes`, `devices` (the GPUs that this process uses; docs/operations.md has their members);
+ * `pinned_bytes`, `devices` (the GPUs that this process uses; docs/operations.md has their members),
+ * with the option `digest_log` that name with `rounds` and `lost` (written, and not);
  * in jobs also `role`, `rank`, `num_workers` and `node` (as `kvstore status` shows it).
  *
  * @param buffer    receives at most `capacity` bytes with a terminating NUL. NULL with

@@ -10,6 +10,7 @@ mod job;
 use std::collections::BTreeMap;
 use std::env;
 use std::fmt;
+use std::path::PathBuf;
 use std::time::Duration;
 
 #[cfg(feature = "cuda")]
@@ -17,6 +18,7 @@ pub(crate) use devices::{CudaChoice, DeviceSettings};
 #[cfg(feature = "dist")]
 pub(crate) use job::{AcceptedTokens, Integrity, JobConfig, Secrets};
 
+use crate::digest::DigestSettings;
 use crate::error::{Error, Result, fail};
 use crate::kernel::Isa;
 use crate::suggest;
@@ -44,6 +46,8 @@ use OptionForm::{Devices, Number, OneOf, Rounds, Secret, Text, YesNo};
 const MS: OptionForm = Number { least: 1, most: 31_536_000_000 };
 const COUNT: OptionForm = Number { least: 1, most: 65_536 };
 const CONNECTIONS: OptionForm = Number { least: 2, most: MOST_CONNECTIONS as i64 };
+/// Two files share them, and a line takes some hundred bytes.
+const LOG_BYTES: OptionForm = Number { least: 65_536, most: 1 << 40 };
 const BYTES: OptionForm = Number { least: 4_096, most: 1 << 40 };
 /// A slice travels in one message, of at most 1 GiB.
 const SLICE_BYTES: OptionForm = Number { least: 4_096, most: 1 << 30 };
@@ -54,6 +58,9 @@ const OPTIONS: &[(&str, OptionForm)] = &[
     ("isa", OneOf(&["auto", "scalar", "avx2", "avx512", "neon"])),
     ("timeout_ms", Number { least: -1, most: 31_536_000_000 }),
     ("updater_undo", YesNo),
+    ("digests", OneOf(&["off", "values", "all"])),
+    ("digest_log", Text),
+    ("digest_log_bytes", LOG_BYTES),
     ("cuda", Text),
     ("devices", Devices),
     ("device_bytes", BYTES),
@@ -247,6 +254,7 @@ pub(crate) struct Settings {
     /// None waits for ever.
     pub(crate) timeout: Option<Duration>,
     pub(crate) updater_undo: bool,
+    pub(crate) digests: DigestSettings,
     #[cfg(feature = "cuda")]
     pub(crate) devices: DeviceSettings,
     #[cfg(feature = "fault-injection")]
@@ -270,12 +278,30 @@ impl Settings {
             isa: Isa::choose(isa.as_deref().unwrap_or("auto")).map_err(create)?,
             timeout: u64::try_from(timeout.unwrap_or(600_000)).ok().map(Duration::from_millis),
             updater_undo: undo.as_deref() == Some("yes"),
+            digests: digests(config).map_err(create)?,
             #[cfg(feature = "cuda")]
             devices: DeviceSettings::new(config).map_err(create)?,
             #[cfg(feature = "fault-injection")]
             fault: config.find("fault").map_err(create)?,
         })
     }
+}
+
+/// What a process digests.
+fn digests(config: &Config) -> Result<DigestSettings> {
+    let mode = config.find("digests")?;
+    let folder = config.find("digest_log")?.map(PathBuf::from);
+    let all = mode.as_deref() == Some("all");
+    let values = all || mode.as_deref() == Some("values");
+    if folder.is_some() && !values {
+        return Err(fail!(
+            Option,
+            "digest_log is set, and digests is off; set digests=values, or digests=all"
+        ));
+    }
+    let bytes = config.number("digest_log_bytes")?;
+    let bytes = bytes.and_then(|bytes| u64::try_from(bytes).ok()).unwrap_or(1 << 30);
+    Ok(DigestSettings { values, all, folder, bytes })
 }
 
 #[cfg(test)]

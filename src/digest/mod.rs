@@ -1,7 +1,18 @@
 //! Digests of values and of optimizer states (also called: fingerprints, checksums): CRC-64/NVME, combined
 //! from those of parts. docs/semantics.md defines them.
 
+mod file;
+mod log;
+mod record;
+mod settings;
+
 use kvstore_checksum::crc64;
+
+pub(crate) use log::DigestLog;
+#[cfg(feature = "dist")]
+pub(crate) use log::log_names;
+pub(crate) use record::{Contributions, LogHead, RoundRecord};
+pub(crate) use settings::DigestSettings;
 
 /// Number of rounds of a key, and digests of what they have made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

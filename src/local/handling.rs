@@ -38,10 +38,12 @@ impl Local {
             let mut current = self.handling.write();
             let mut changed = current.clone();
             change(&mut changed);
+            changed.version = current.version + 1;
             if !check(&changed)? {
                 return Ok(false);
             }
-            self.keys.table.set_short_merge(changed.short().as_ref());
+            let short = changed.short().filter(|_| !self.applier.logs_digests());
+            self.keys.table.set_short_merge(short.as_ref());
             std::mem::replace(&mut *current, changed)
         };
         // Outside the lock: it may run the user's drop function.

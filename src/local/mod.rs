@@ -140,6 +140,7 @@ impl Local {
             row_sums: Mutex::default(),
             released: Released::new(),
             counters: Counters::default(),
+            digests: std::sync::OnceLock::new(),
             #[cfg(feature = "cuda")]
             devices: devices.clone(),
         };

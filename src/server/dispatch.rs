@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::slice_digests::{DigestOptions, SliceDigests};
 use super::slice_queue::{SliceQueue, SliceReply, SliceTask, TaskList};
 use crate::codec::{self, Origin};
 use crate::error::{Result, fail};
@@ -58,6 +59,8 @@ pub(super) struct DispatchState {
     asynchronous: bool,
     /// Empty lists for the tasks of slices.
     lists: Vec<TaskList>,
+    /// What slices digest.
+    digests: Option<DigestOptions>,
 }
 
 impl ServerDispatch {
@@ -94,7 +97,7 @@ impl DispatchState {
     fn enter(&mut self, action: ServerAction<Bytes>) -> Option<Arc<SliceQueue>> {
         let (name, job) = match action {
             ServerAction::Install { slice, place, data } => {
-                let shard = shard_of(slice, &place)
+                let shard = shard_of(slice, &place, self.digests.as_ref())
                     .inspect_err(|error| log(Level::Error, || format!("init: {error}")));
                 self.last = None;
                 self.shards.insert(slice, Arc::new(shard.ok()?));
@@ -111,9 +114,9 @@ impl DispatchState {
             ServerAction::Restore { slice, data } => {
                 (slice, SliceTask::Restore(data, self.handling(u64::MAX)?))
             }
-            ServerAction::Close { slice, setting, .. } => {
+            ServerAction::Close { slice, round, setting } => {
                 let setting = if self.asynchronous { u64::MAX } else { setting };
-                (slice, SliceTask::Close(self.handling(setting)?))
+                (slice, SliceTask::Close(round, self.handling(setting)?))
             }
             ServerAction::Answer(answer) => {
                 let first = answer.wanted.first();
@@ -142,7 +145,8 @@ impl DispatchState {
     fn set(&mut self, version: u64, fields: &[u8]) {
         let Some(before) = self.handling(version) else { return };
         match Change::decode(fields).and_then(|change| change.apply(&before)) {
-            Ok(handling) => {
+            Ok(mut handling) => {
+                handling.version = version;
                 self.handlings.insert(version, Arc::new(handling));
                 if self.handlings.len() > MOST_SETTINGS {
                     self.handlings.pop_first();
@@ -160,7 +164,10 @@ impl DriverHost for ServerDispatch {
 
     fn registry(&self) -> DispatchState {
         let first = Arc::new(self.local.handling.read().clone());
-        DispatchState { handlings: [(0, first)].into(), ..DispatchState::default() }
+        let (log, settings) = (self.local.applier.digests.get(), &self.local.settings.digests);
+        let digests =
+            settings.values.then(|| DigestOptions { log: log.map(Arc::clone), all: settings.all });
+        DispatchState { handlings: [(0, first)].into(), digests, ..DispatchState::default() }
     }
 
     fn todo() -> Vec<Arc<SliceQueue>> {
@@ -224,21 +231,35 @@ fn reply(driver: &Arc<Driver<ServerDispatch>>, replies: &mut Vec<SliceReply>) {
 }
 
 /// A slice as a key of its own, for the arithmetic. The only slice of an uncut key has the key's shape.
-fn shard_of(name: SliceName, place: &Placement) -> Result<SliceQueue> {
+fn shard_of(
+    name: SliceName,
+    place: &Placement,
+    digests: Option<&DigestOptions>,
+) -> Result<SliceQueue> {
     let key = Key::from(name.key);
     let unknown = || fail!(Unsupported, "key {} has a dtype or a shape that is unknown", key.id());
     let dtype = DType::from_code(place.spec.dtype).ok_or_else(unknown)?;
     let (start, bytes) = place.range(name.slice);
     let unit = KeyPartition::new(place).unit as u64;
     let whole = place.servers.len() == 1;
-    let extent = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
     let shape: Vec<i64> = if whole {
-        place.spec.shape.iter().map(|number| extent(*number)).collect()
+        extents(place)
     } else {
         vec![extent(bytes / dtype.size() as u64 / unit), extent(unit)]
     };
     let count = element_count(&shape).ok_or_else(unknown)?;
     let block = start / dtype.size() as u64 / codec::BLOCK as u64;
     let slot = Slot::new(key, 0, dtype, &shape, count)?;
-    Ok(SliceQueue::new(slot, name.slice, block, whole))
+    let bytes = element_count(&extents(place)).map_or(0, |count| count * dtype.size());
+    let digests = digests.map(|it| Box::new(SliceDigests::new(it.clone(), start, bytes as u64)));
+    Ok(SliceQueue::new(slot, name.slice, (block, whole), digests))
+}
+
+/// The shape of a key.
+fn extents(place: &Placement) -> Vec<i64> {
+    place.spec.shape.iter().map(|number| extent(*number)).collect()
+}
+
+fn extent(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
 }

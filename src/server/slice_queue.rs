@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::slice_digests::SliceDigests;
 use super::slice_value::{SliceContext, SliceValue};
 use crate::codec::Origin;
 use crate::error::{Result, fail};
@@ -33,7 +34,8 @@ pub(super) enum SliceTask {
         handling: Option<Arc<Handling>>,
     },
     Restore(Bytes, Arc<Handling>),
-    Close(Arc<Handling>),
+    /// Closes a round.
+    Close(u64, Arc<Handling>),
     /// With the handling in force, for a request of the whole state.
     Answer(ValueRequest, Option<Arc<Handling>>),
 }
@@ -66,8 +68,16 @@ struct TaskQueue {
 }
 
 impl SliceQueue {
-    pub(super) fn new(slot: Slot, slice: u32, block: u64, whole: bool) -> Self {
-        let (queue, state) = (Mutex::default(), Mutex::default());
+    pub(super) fn new(
+        slot: Slot,
+        slice: u32,
+        (block, whole): (u64, bool),
+        digests: Option<Box<SliceDigests>>,
+    ) -> Self {
+        let mut value = SliceValue::default();
+        value.digests = digests;
+        let state = Mutex::new(value);
+        let queue = Mutex::default();
         Self { slot, slice, block, whole, queue, state, round: AtomicU64::new(0) }
     }
 
@@ -79,7 +89,7 @@ impl SliceQueue {
                 self.round.store(origin.round + 1, Ordering::Relaxed);
                 (true, origin.round + 1)
             }
-            SliceTask::Close(_) => (false, self.round.load(Ordering::Relaxed)),
+            SliceTask::Close(..) => (false, self.round.load(Ordering::Relaxed)),
             _ => return None,
         };
         let (key, slice) = (self.slot.key.id(), self.slice);
@@ -136,28 +146,34 @@ impl SliceQueue {
         let result = match job {
             SliceTask::Install(data) => state.install(of, data),
             SliceTask::Restore(data, handling) => state.restore(of, &data, &handling),
-            SliceTask::Add { first, rows: true, data, .. } => {
+            SliceTask::Add { first, rows: true, data, origin, .. } => {
+                state.note_push(of.slot, (first, true), origin.rank, &data);
                 state.begin(first);
                 state.add_rows(data);
                 Ok(())
             }
             SliceTask::Add { first, data, origin, handling, .. } => {
                 let round = origin.round.wrapping_add(state.ahead(origin.rank));
-                let added = decode(of, data, Origin { round, ..origin }, handling)
-                    .and_then(|data| state.add(of, first, data));
+                let added =
+                    decode(of, data, Origin { round, ..origin }, handling).and_then(|data| {
+                        state.note_push(of.slot, (first, false), origin.rank, &data);
+                        state.add(of, first, data)
+                    });
                 if let Err(error) = added {
                     state.lose(error);
                 }
                 Ok(())
             }
-            SliceTask::Close(handling) => {
+            SliceTask::Close(round, handling) => {
                 state.set_failure(None);
-                match state.take_lost() {
+                let closed = match state.take_lost() {
                     Some(error) => Err(error),
                     None => {
                         self.check_whole(&handling.merger).and_then(|()| state.close(of, &handling))
                     }
-                }
+                };
+                state.note_round(of.slot, round, closed.is_err(), &handling);
+                closed
             }
             SliceTask::Answer(answer, handling) => {
                 let value = state.answer(of, &answer.wanted, handling.as_deref());
@@ -221,7 +237,7 @@ mod tests {
         let bytes =
             |value: u8| Bytes::of_block(blocks.make(16, |room| room.zeroed().fill(value)).unwrap());
         let slot = Slot::new(Key::from(1u64), 0, DType::U8, &[16], 16).unwrap();
-        let shard = SliceQueue::new(slot, 0, 0, true);
+        let shard = SliceQueue::new(slot, 0, (0, true), None);
         let post = |job| shard.post(job, TaskList::default);
         let plain = Arc::new(Handling::PLAIN);
         let add = |first, data, handling| {
@@ -232,7 +248,7 @@ mod tests {
         post(add(true, bytes(2), None));
         // An encoded contribution without a codec in force.
         post(add(false, bytes(3), Some(Arc::clone(&plain))));
-        post(SliceTask::Close(Arc::clone(&plain)));
+        post(SliceTask::Close(1, Arc::clone(&plain)));
         let tracer = Tracer::new(None, std::time::Instant::now());
         let work = || {
             let list = shard.work(&local, &tracer, &blocks, &mut |_| panic!("an answer"));
@@ -246,7 +262,7 @@ mod tests {
         assert!(shard.state.lock().failure().is_some(), "the round has failed");
         assert_eq!(stored(), [1; 16], "and nothing of it is merged");
         post(add(true, bytes(4), None));
-        post(SliceTask::Close(plain));
+        post(SliceTask::Close(2, plain));
         work();
         assert!(shard.state.lock().failure().is_none(), "the next one is as good as any");
         assert_eq!(stored(), [4; 16]);

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use smallvec::{SmallVec, smallvec};
 
+use super::slice_digests::SliceDigests;
 use crate::digest::RunDigest;
 use crate::error::{Error, Result, fail};
 use crate::job::row_runs;
@@ -41,6 +42,8 @@ pub(super) struct SliceValue {
     /// Last contribution to the open round.
     last: Option<Bytes>,
     extras: Option<Box<SliceExtras>>,
+    /// Digests of its rounds, if the server makes them.
+    pub(super) digests: Option<Box<SliceDigests>>,
 }
 
 /// Rare state of a slice.
@@ -74,6 +77,46 @@ struct SliceSum {
 }
 
 impl SliceValue {
+    /// Notes a contribution to the open round for the digests.
+    pub(super) fn note_push(
+        &mut self,
+        slot: &Slot,
+        (first, rows): (bool, bool),
+        rank: u64,
+        data: &Bytes,
+    ) {
+        let Some(digests) = &mut self.digests else { return };
+        if rows {
+            digests.add_rows(first, rank, data, slot);
+        } else {
+            digests.add(first, rank, data);
+        }
+    }
+
+    /// Digests the value of a round that has closed, while it is in the cache.
+    pub(super) fn note_round(
+        &mut self,
+        slot: &Slot,
+        round: u64,
+        failed: bool,
+        handling: &Handling,
+    ) {
+        let Some(digests) = &mut self.digests else { return };
+        let value = slot.value.own();
+        let stored = match &self.shared {
+            Some(shared) => shared.bytes(),
+            None => value.buffer.bytes(),
+        };
+        digests.close((slot, round, failed), &stored[..slot.bytes()], &value, handling);
+    }
+
+    /// A call has replaced the value.
+    fn note_replacement(&mut self) {
+        if let Some(digests) = &mut self.digests {
+            digests.replaced();
+        }
+    }
+
     fn extras_mut(&mut self) -> &mut SliceExtras {
         self.extras.get_or_insert_default()
     }
@@ -117,6 +160,7 @@ impl SliceValue {
 
     pub(super) fn install(&mut self, of: SliceContext<'_>, data: Bytes) -> Result<()> {
         of.slot.value.own().buffer = own(data, of.blocks)?;
+        self.note_replacement();
         self.shared = None;
         Ok(())
     }
@@ -133,6 +177,7 @@ impl SliceValue {
                 let (merger, mut value) = (&handling.merger, of.slot.value.own());
                 let restored = slice_state::restore(of.slot, &mut value, state, merger, of.blocks);
                 if restored.is_ok() {
+                    self.note_replacement();
                     self.shared = None;
                 }
                 restored
@@ -325,7 +370,9 @@ impl SliceValue {
                 let merger = handling.map_or(&Merger::Assign, |it| &it.merger);
                 let value = slot.value.own();
                 let states = state_runs(optimizer_of(merger), &value);
-                let runs = std::iter::once(RunDigest::of(&shared.bytes()[..slot.bytes()]));
+                let known = self.digests.as_ref().and_then(|it| it.value());
+                let whole = || RunDigest::of(&shared.bytes()[..slot.bytes()]);
+                let runs = std::iter::once(known.unwrap_or_else(whole));
                 blocks.join(&[&slice_digest::encode(runs.chain(states))])
             }
             Some(_) => Err(fail!(InvalidArgument, "the pull wants what no server has")),

@@ -134,6 +134,10 @@ impl Store {
         let id = claim_id(serial)?;
         log(Level::Info, || format!("opened {} store {serial}: {settings:?}", kind.name()));
         let local = Arc::new(Local::new(serial, id, settings, kind));
+        if !kind.is_distributed() {
+            let opened = local.open_digest_log(kind.name(), "worker", 0);
+            opened.inspect_err(|_| release_id(id)).map_err(|error| error.at("create"))?;
+        }
         let remote = panics::catch(|| join(&local, kind, config))
             .unwrap_or_else(|panic| Err(panics::internal(&panic)))
             .inspect_err(|_| release_id(id))?;
@@ -492,7 +496,7 @@ impl Store {
                 "{{\"type\":\"{}\",\"keys\":{},\"bytes\":{},\"pushes\":{},\"pulls\":{},\
                  \"push_bytes\":{},\"pull_bytes\":{},\"updater_calls\":{},\"pending\":{pending},\
                  \"failed\":{failed},\"threads\":{},\"isa\":\"{}\",\
-                 \"compression\":\"{codec}\",\"compression_params\":\"{codec_params}\"{}{}}}",
+                 \"compression\":\"{codec}\",\"compression_params\":\"{codec_params}\"{}{}{}}}",
                 self.kind.name(),
                 keys,
                 bytes,
@@ -504,6 +508,7 @@ impl Store {
                 local.settings.threads,
                 local.settings.isa.name(),
                 devices::statistics(local),
+                local.digest_statistics(),
                 self.remote.as_ref().map_or(String::new(), |remote| remote.stats()),
             ))
         })

@@ -67,6 +67,8 @@ pub(crate) struct WorkerStore {
     driver: Arc<Driver<CompletionTable>>,
     rank: u32,
     workers: u32,
+    servers: u32,
+    kind: StoreKind,
     slice_bytes: u64,
     server_updater: bool,
     /// A read-only worker (also called: reader): it only pulls, and no round waits for it.
@@ -127,6 +129,8 @@ impl WorkerStore {
                 local: Arc::clone(local),
                 rank: me.rank,
                 workers: job.workers,
+                servers: job.servers,
+                kind,
                 slice_bytes: job.slice_bytes,
                 server_updater: job.server_updater,
                 reads_only,
@@ -402,6 +406,9 @@ impl JobMember for WorkerStore {
     /// Leaves the job; pending calls have ended before.
     fn close(&self, deadline: Deadline) -> Result<()> {
         let result = self.request(deadline, WorkerMachine::close);
+        if result.is_ok() {
+            self.local.log_names(self.kind.name(), self.servers);
+        }
         self.abort();
         match result {
             // The worker has been closed before.

@@ -9,7 +9,7 @@ use std::arch::x86_64::{
     _mm512_zextsi128_si512,
 };
 
-use crate::crc64::{by_tables, power};
+use crate::tables64::{by_tables, power};
 
 /// Bytes of a lane, of a wide register, and of one step of each kind.
 const LANE: usize = 16;

@@ -6,6 +6,7 @@ pub mod crc64;
 mod folding;
 #[cfg(target_arch = "x86_64")]
 mod folding64;
+mod tables64;
 
 /// The checksum of `bytes`.
 #[must_use]

@@ -4,8 +4,8 @@
 pub(crate) mod device;
 pub(crate) mod rows;
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use super::counters::{CallTally, Counters};
@@ -20,6 +20,7 @@ use super::updater::Updater;
 use crate::deadline::LazyDeadline;
 #[cfg(feature = "cuda")]
 use crate::device::CallQueue;
+use crate::digest::DigestLog;
 use crate::error::{Error, Result, fail};
 use crate::interrupt;
 use crate::key::KeyNames;
@@ -100,6 +101,8 @@ pub(crate) struct Applier {
     /// Wakes waiters for a key.
     pub(crate) released: Released,
     pub(crate) counters: Counters,
+    /// The digest log of this process, if it has one.
+    pub(crate) digests: OnceLock<Arc<DigestLog>>,
     #[cfg(feature = "cuda")]
     pub(crate) devices: DeviceAccess,
 }
@@ -209,6 +212,7 @@ impl Applier {
         }
         tally.add(&CallTally::of(push.values.len(), push.outs.len(), push.slot.bytes()));
         tally.updater_calls += u64::from(matches!(handling.merger, Merger::Updater(_)));
+        let pushed = self.contributions(push, handling);
         let finished = match handling.codec_of(push.slot.dtype) {
             Some(codec) => self.push_compressed(push, codec, &handling.merger, &mut value)?,
             None => {
@@ -217,6 +221,7 @@ impl Applier {
             }
         };
         value.merges += 1;
+        self.log_round(push.slot, handling, &value, pushed);
         Ok(KeyEnd::of(finished))
     }
 

@@ -66,6 +66,7 @@ impl Applier {
                 tally.updater_calls += u64::from(matches!(handling.merger, Merger::Updater(_)));
                 let finished = self.merge_rows(push, &sums, &mut value, &handling.merger)?;
                 value.merges += 1;
+                self.log_round(push.slot, handling, &value, None);
                 Ok(finished)
             });
         self.row_sums.lock().push(sums);

@@ -3,15 +3,18 @@
 use std::sync::Arc;
 
 use super::Local;
-use super::apply::CallLimits;
+use super::apply::{Applier, CallLimits, KeyPush};
 use super::checkpoint::check_byte_order;
-use super::merger::Merger;
+use super::merger::{Handling, Merger};
 use super::table::{Slot, Value};
-use crate::digest::{KeyDigest, RunDigest};
+#[cfg(feature = "dist")]
+use crate::digest::{self, DigestSettings};
+use crate::digest::{Contributions, DigestLog, KeyDigest, LogHead, RoundRecord, RunDigest};
 use crate::error::Result;
 use crate::key::Key;
 use crate::optim::Optimizer;
-use crate::tensor::Buffer;
+use crate::sys::DefaultFloats;
+use crate::tensor::{Buffer, DType, Lent};
 
 impl Local {
     /// Digests of keys, after the operations that this thread has started; each as it is between two pushes.
@@ -45,6 +48,107 @@ impl Local {
         };
         let value_sum = RunDigest::of(&stored.bytes()[..slot.bytes()]).sum;
         Ok(KeyDigest { round: value.merges, value: value_sum, state: state.sum })
+    }
+}
+
+impl Local {
+    /// Begins the digest log of this process, if the options have one.
+    pub(crate) fn open_digest_log(
+        &self,
+        kind: &'static str,
+        role: &'static str,
+        servers: u32,
+    ) -> Result<()> {
+        let settings = &self.settings.digests;
+        let Some(folder) = &settings.folder else { return Ok(()) };
+        check_byte_order("digest_log")?;
+        let isa = self.settings.isa.name();
+        let head = LogHead { kind, role, servers, isa, all: settings.all };
+        let names = Arc::clone(&self.keys.names);
+        let log = DigestLog::open(folder, settings.bytes, head, names)?;
+        let _ = self.applier.digests.set(Arc::new(log));
+        // Short calls merge without a record.
+        self.keys.table.set_short_merge(None);
+        Ok(())
+    }
+
+    /// Logs the names of keys, which the servers of a job do not know.
+    #[cfg(feature = "dist")]
+    pub(crate) fn log_names(&self, kind: &'static str, servers: u32) {
+        let DigestSettings { folder, all, .. } = &self.settings.digests;
+        if let Some(folder) = folder {
+            let isa = self.settings.isa.name();
+            let head = LogHead { kind, role: "worker", servers, isa, all: *all };
+            digest::log_names(folder, head, &self.keys.names);
+        }
+    }
+
+    /// Members of the statistics, each after a comma.
+    pub(crate) fn digest_statistics(&self) -> String {
+        self.applier.digests.get().map_or(String::new(), |log| {
+            let counts = log.counts();
+            format!(",\"digest_log\":{{\"rounds\":{},\"lost\":{}}}", counts.rounds, counts.lost)
+        })
+    }
+}
+
+impl Applier {
+    pub(crate) fn logs_digests(&self) -> bool {
+        self.digests.get().is_some()
+    }
+
+    /// Digests of the values of a push, before it is merged. None if they have none: values that go through a
+    /// codec arrive as other ones.
+    pub(super) fn contributions(
+        &self,
+        push: &KeyPush<'_>,
+        handling: &Handling,
+    ) -> Option<Contributions> {
+        self.digests.get().filter(|log| log.all)?;
+        if handling.codec_of(push.slot.dtype).is_some() {
+            return None;
+        }
+        let digest = |value: &Lent| self.digest_of_value(push.slot, value).ok();
+        (0..).zip(push.values).map(|(place, value)| Some((place, digest(value)?))).collect()
+    }
+
+    /// The digest of a pushed value, in the key's dtype and row-major order.
+    fn digest_of_value(&self, slot: &Slot, value: &Lent) -> Result<RunDigest> {
+        if value.is_plain(slot.dtype) {
+            let bytes = Lent::plain(value.data(), DType::U8).array();
+            return Ok(RunDigest::of(bytes.slice::<u8>(&(0..slot.bytes()))));
+        }
+        let gathered = self.borrow_buffer(slot)?;
+        let _floats = DefaultFloats::enter();
+        let digest = self.team.sum(slot, std::slice::from_ref(value), &gathered);
+        let digest = digest.map(|()| RunDigest::of(&gathered.bytes()[..slot.bytes()]));
+        self.buffers.lock().push(gathered);
+        digest
+    }
+
+    /// Logs the last push of a key, whose lock is held.
+    pub(super) fn log_round(
+        &self,
+        slot: &Slot,
+        handling: &Handling,
+        value: &Value,
+        pushed: Option<Contributions>,
+    ) {
+        let Some(log) = self.digests.get() else { return };
+        let whole = slot.bytes() as u64;
+        let optimizer = optimizer_of(&handling.merger).filter(|_| log.all);
+        let record = RoundRecord {
+            key: slot.key.id(),
+            round: value.merges,
+            setting: handling.version,
+            start: 0,
+            whole,
+            value: RunDigest::of(&value.buffer.bytes()[..slot.bytes()]),
+            states: state_runs(optimizer, value).collect(),
+            pushes: pushed.unwrap_or_default(),
+            failed: false,
+        };
+        log.add(record, || handling.describe());
     }
 }
 

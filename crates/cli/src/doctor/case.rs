@@ -72,6 +72,7 @@ pub(crate) struct DoctorContext {
 
 /// All options: a process fails when it starts if the value of any does not fit.
 pub(super) const NAMES: [&str; 40] = [
+pub(super) const NAMES: [&str; 42] = [
     "root",
     "role",
     "rank",
@@ -92,6 +93,9 @@ pub(super) const NAMES: [&str; 40] = [
     "threads",
     "isa",
     "updater_undo",
+    "digests",
+    "digest_log",
+    "digest_log_bytes",
     "cuda",
     "devices",
     "device_bytes",

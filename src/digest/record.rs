@@ -1,0 +1,153 @@
+//! Lines of a digest log (also called: journal): one JSON object each. docs/reproducibility.md has the format.
+
+use std::fmt::Write;
+
+use smallvec::SmallVec;
+
+use super::RunDigest;
+
+/// Version of the format of the lines.
+pub(crate) const FORMAT: u32 = 1;
+
+/// What describes the process that writes a log.
+#[derive(Debug, Clone)]
+pub(crate) struct LogHead {
+    /// Type of the store.
+    pub(crate) kind: &'static str,
+    pub(crate) role: &'static str,
+    /// Number of the servers of the job; 0 for a local store.
+    pub(crate) servers: u32,
+    pub(crate) isa: &'static str,
+    /// Whether states and contributions have digests.
+    pub(crate) all: bool,
+}
+
+impl LogHead {
+    /// The first line of a file; `dropped` rounds that were logged before are in no file any more.
+    pub(super) fn line(&self, dropped: u64) -> String {
+        let Self { kind, role, servers, isa, all } = self;
+        let digests = if *all { "all" } else { "values" };
+        format!(
+            "{{\"kvstore_digests\":{FORMAT},\"version\":\"{}\",\"isa\":\"{isa}\",\"type\":\"{kind}\",\
+             \"role\":\"{role}\",\"servers\":{servers},\"digests\":\"{digests}\",\"pid\":{},\
+             \"dropped\":{dropped}}}\n",
+            env!("CARGO_PKG_VERSION"),
+            std::process::id(),
+        )
+    }
+}
+
+/// Digests of one closed round of a slice, or of one push of a local key.
+#[derive(Debug, Clone)]
+pub(crate) struct RoundRecord {
+    pub(crate) key: u64,
+    pub(crate) round: u64,
+    /// Version of the setting by which it was merged.
+    pub(crate) setting: u64,
+    /// First byte of the slice in the key, and bytes of the whole key.
+    pub(crate) start: u64,
+    pub(crate) whole: u64,
+    pub(crate) value: RunDigest,
+    pub(crate) states: SmallVec<[RunDigest; 4]>,
+    pub(crate) pushes: Contributions,
+    /// The round was not merged.
+    pub(crate) failed: bool,
+}
+
+/// Digests of contributions, by rank; in a local store by place in the push.
+pub(crate) type Contributions = SmallVec<[(u32, RunDigest); 4]>;
+
+impl RoundRecord {
+    /// Appends the line. `generation` counts how often the key has begun anew.
+    pub(super) fn write(&self, out: &mut String, name: Option<&str>, generation: u64) {
+        let Self { key, round, setting, start, whole, value, .. } = self;
+        let _ = write!(out, "{{\"key\":{key}");
+        if let Some(name) = name {
+            let _ = write!(out, ",\"name\":{}", text(name));
+        }
+        let _ = write!(
+            out,
+            ",\"generation\":{generation},\"round\":{round},\"setting\":{setting},\"start\":{start},\
+             \"of\":{whole},\"value\":[\"{:016x}\",{}]",
+            value.sum, value.len
+        );
+        if !self.states.is_empty() {
+            let _ = write!(out, ",\"state\":[");
+            for (at, run) in self.states.iter().enumerate() {
+                let comma = if at > 0 { "," } else { "" };
+                let _ = write!(out, "{comma}[\"{:016x}\",{}]", run.sum, run.len);
+            }
+            out.push(']');
+        }
+        if !self.pushes.is_empty() {
+            let _ = write!(out, ",\"pushes\":[");
+            for (at, (rank, run)) in self.pushes.iter().enumerate() {
+                let comma = if at > 0 { "," } else { "" };
+                let _ = write!(out, "{comma}[{rank},\"{:016x}\",{}]", run.sum, run.len);
+            }
+            out.push(']');
+        }
+        out.push_str(if self.failed { ",\"failed\":true}\n" } else { "}\n" });
+    }
+}
+
+/// Appends the line of a setting.
+pub(super) fn write_setting(out: &mut String, version: u64, rule: &str, codec: &str) {
+    let (rule, codec) = (text(rule), text(codec));
+    let _ = writeln!(out, "{{\"setting\":{version},\"rule\":{rule},\"codec\":{codec}}}");
+}
+
+/// Appends the line of a name.
+#[cfg(any(test, feature = "dist"))]
+pub(super) fn write_name(out: &mut String, key: u64, name: &str) {
+    let _ = writeln!(out, "{{\"key\":{key},\"name\":{}}}", text(name));
+}
+
+/// A text as JSON has it.
+fn text(text: &str) -> String {
+    serde_json::to_string(text).unwrap_or_else(|_| "\"\"".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use smallvec::smallvec;
+
+    use super::{LogHead, RoundRecord, write_name, write_setting};
+    use crate::digest::RunDigest;
+
+    #[test]
+    fn lines_are_json() {
+        let run = |sum, len| RunDigest { sum, len };
+        let mut record = RoundRecord {
+            key: 7,
+            round: 3,
+            setting: 2,
+            start: 64,
+            whole: 128,
+            value: run(0xab, 64),
+            states: smallvec![run(1, 64), run(2, 64)],
+            pushes: smallvec![(0, run(3, 64)), (5, run(u64::MAX, 64))],
+            failed: false,
+        };
+        let mut out = String::new();
+        record.write(&mut out, Some("a \"name\"\n"), 1);
+        assert_eq!(
+            out,
+            "{\"key\":7,\"name\":\"a \\\"name\\\"\\n\",\"generation\":1,\"round\":3,\"setting\":2,\
+             \"start\":64,\"of\":128,\"value\":[\"00000000000000ab\",64],\
+             \"state\":[[\"0000000000000001\",64],[\"0000000000000002\",64]],\
+             \"pushes\":[[0,\"0000000000000003\",64],[5,\"ffffffffffffffff\",64]]}\n"
+        );
+        (record.states, record.pushes, record.failed) = (smallvec![], smallvec![], true);
+        record.write(&mut out, None, 0);
+        write_setting(&mut out, 1, "sgd learning_rate=0.1", "none");
+        write_name(&mut out, 1 << 63, "w");
+        let head = LogHead { kind: "local", role: "worker", servers: 0, isa: "avx2", all: true };
+        let head = head.line(5);
+        for line in out.lines().chain(head.lines()) {
+            let value: serde_json::Value = serde_json::from_str(line).unwrap();
+            assert!(value.is_object());
+        }
+        assert_eq!((out.lines().count(), head.lines().count()), (4, 1));
+    }
+}
