@@ -2,7 +2,6 @@
 //! writes them.
 
 use std::collections::{BTreeMap, HashMap};
-use std::fmt::Write;
 use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -205,10 +204,10 @@ impl LogWriter {
             }
         }
         if lost > 0 {
-            let _ = writeln!(self.lines, "{{\"lost\":{lost}}}");
+            record::write_lost(&mut self.lines, lost);
         }
         if ends {
-            self.lines.push_str("{\"end\":true}\n");
+            record::write_end(&mut self.lines);
         }
         self.append(&mut waiting, &mut counts);
         counts

@@ -27,13 +27,15 @@ impl LogHead {
     pub(super) fn line(&self, dropped: u64) -> String {
         let Self { kind, role, servers, isa, all } = self;
         let digests = if *all { "all" } else { "values" };
-        format!(
+        let mut line = format!(
             "{{\"kvstore_digests\":{FORMAT},\"version\":\"{}\",\"isa\":\"{isa}\",\"type\":\"{kind}\",\
              \"role\":\"{role}\",\"servers\":{servers},\"digests\":\"{digests}\",\"pid\":{},\
-             \"dropped\":{dropped}}}\n",
+             \"dropped\":{dropped}",
             env!("CARGO_PKG_VERSION"),
             std::process::id(),
-        )
+        );
+        seal(&mut line, 0);
+        line
     }
 }
 
@@ -61,6 +63,7 @@ impl RoundRecord {
     /// Appends the line. `generation` counts how often the key has begun anew.
     pub(super) fn write(&self, out: &mut String, name: Option<&str>, generation: u64) {
         let Self { key, round, setting, start, whole, value, .. } = self;
+        let first = out.len();
         let _ = write!(out, "{{\"key\":{key}");
         if let Some(name) = name {
             let _ = write!(out, ",\"name\":{}", text(name));
@@ -87,20 +90,45 @@ impl RoundRecord {
             }
             out.push(']');
         }
-        out.push_str(if self.failed { ",\"failed\":true}\n" } else { "}\n" });
+        out.push_str(if self.failed { ",\"failed\":true" } else { "" });
+        seal(out, first);
     }
 }
 
 /// Appends the line of a setting.
 pub(super) fn write_setting(out: &mut String, version: u64, rule: &str, codec: &str) {
     let (rule, codec) = (text(rule), text(codec));
-    let _ = writeln!(out, "{{\"setting\":{version},\"rule\":{rule},\"codec\":{codec}}}");
+    let first = out.len();
+    let _ = write!(out, "{{\"setting\":{version},\"rule\":{rule},\"codec\":{codec}");
+    seal(out, first);
 }
 
 /// Appends the line of a name.
 #[cfg(any(test, feature = "dist"))]
 pub(super) fn write_name(out: &mut String, key: u64, name: &str) {
-    let _ = writeln!(out, "{{\"key\":{key},\"name\":{}}}", text(name));
+    let first = out.len();
+    let _ = write!(out, "{{\"key\":{key},\"name\":{}", text(name));
+    seal(out, first);
+}
+
+/// Appends the line that says how many rounds have none.
+pub(super) fn write_lost(out: &mut String, lost: u64) {
+    let first = out.len();
+    let _ = write!(out, "{{\"lost\":{lost}");
+    seal(out, first);
+}
+
+/// Appends the last line.
+pub(super) fn write_end(out: &mut String) {
+    let first = out.len();
+    out.push_str("{\"end\":true");
+    seal(out, first);
+}
+
+/// Ends the line that begins at `first` with its CRC-32C, so that an altered line is detected.
+fn seal(out: &mut String, first: usize) {
+    let sum = kvstore_checksum::crc32c(&out.as_bytes()[first..]);
+    let _ = writeln!(out, ",\"crc\":\"{sum:08x}\"}}");
 }
 
 /// A text as JSON has it.
@@ -131,12 +159,14 @@ mod tests {
         };
         let mut out = String::new();
         record.write(&mut out, Some("a \"name\"\n"), 1);
+        let (line, seal) = out.split_once(",\"crc\":").unwrap();
+        assert_eq!(seal, format!("\"{:08x}\"}}\n", kvstore_checksum::crc32c(line.as_bytes())));
         assert_eq!(
-            out,
+            line,
             "{\"key\":7,\"name\":\"a \\\"name\\\"\\n\",\"generation\":1,\"round\":3,\"setting\":2,\
              \"start\":64,\"of\":128,\"value\":[\"00000000000000ab\",64],\
              \"state\":[[\"0000000000000001\",64],[\"0000000000000002\",64]],\
-             \"pushes\":[[0,\"0000000000000003\",64],[5,\"ffffffffffffffff\",64]]}\n"
+             \"pushes\":[[0,\"0000000000000003\",64],[5,\"ffffffffffffffff\",64]]"
         );
         (record.states, record.pushes, record.failed) = (smallvec![], smallvec![], true);
         record.write(&mut out, None, 0);
