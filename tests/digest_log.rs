@@ -1,5 +1,6 @@
 //! The digest log of a local store: a line for each push, whatever path the push takes; bounded; whole.
 #![allow(clippy::unwrap_used, reason = "a failed test")]
+#![allow(clippy::cast_precision_loss, reason = "small numbers")]
 
 #[path = "common/mod.rs"]
 mod common;
@@ -44,6 +45,21 @@ fn hex(value: &Value) -> u64 {
     u64::from_str_radix(value.as_str().unwrap(), 16).unwrap()
 }
 
+/// Pushes a list, single keys, or with tickets.
+fn push_in_one_way(store: &Store, keys: &[Key], values: &[Vec<f32>], step: usize) {
+    let tensors: Vec<Tensor<'_>> = values.iter().map(Tensor::from).collect();
+    let pairs = || keys.iter().zip(values);
+    match step {
+        1 => store.push_list(keys, &tensors).unwrap(),
+        2 | 3 => pairs().for_each(|(key, value)| store.push(*key, value).unwrap()),
+        _ => {
+            let push = |(key, value): (&Key, &Vec<f32>)| store.push_owned(*key, value.clone(), 0);
+            let pending: Vec<_> = pairs().map(push).collect();
+            pending.into_iter().for_each(|it| drop(it.unwrap().wait(LIMIT).unwrap()));
+        }
+    }
+}
+
 #[test]
 fn a_line_has_the_digests_of_the_push_whatever_path_it_takes() {
     let folder = Folder::new("digest_log_paths");
@@ -66,21 +82,7 @@ fn a_line_has_the_digests_of_the_push_whatever_path_it_takes() {
             store.set_optimizer("sgd", "learning_rate=0.5,momentum=0.25").unwrap();
         }
         let values: Vec<Vec<f32>> = (0..4).map(|at| value(at, step)).collect();
-        let tensors: Vec<Tensor<'_>> = values.iter().map(Tensor::from).collect();
-        match step {
-            // A list, single keys, tickets.
-            1 => store.push_list(&keys, &tensors).unwrap(),
-            2 | 3 => {
-                for at in 0..4 {
-                    store.push(keys[at], &values[at]).unwrap();
-                }
-            }
-            _ => {
-                let push = |at: usize| store.push_owned(keys[at], values[at].clone(), 0).unwrap();
-                let pending: Vec<_> = (0..4).map(push).collect();
-                pending.into_iter().for_each(|it| drop(it.wait(LIMIT).unwrap()));
-            }
-        }
+        push_in_one_way(&store, &keys, &values, step);
         for at in 0..4 {
             expected.push((
                 keys[at].id(),

@@ -301,7 +301,13 @@ fn digests(config: &Config) -> Result<DigestSettings> {
     }
     let bytes = config.number("digest_log_bytes")?;
     let bytes = bytes.and_then(|bytes| u64::try_from(bytes).ok()).unwrap_or(1 << 30);
-    Ok(DigestSettings { values, all, folder, bytes })
+    Ok(DigestSettings {
+        #[cfg(feature = "dist")]
+        values,
+        all,
+        folder,
+        bytes,
+    })
 }
 
 #[cfg(test)]

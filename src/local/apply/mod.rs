@@ -213,12 +213,11 @@ impl Applier {
         tally.add(&CallTally::of(push.values.len(), push.outs.len(), push.slot.bytes()));
         tally.updater_calls += u64::from(matches!(handling.merger, Merger::Updater(_)));
         let pushed = self.contributions(push, handling);
-        let finished = match handling.codec_of(push.slot.dtype) {
-            Some(codec) => self.push_compressed(push, codec, &handling.merger, &mut value)?,
-            None => {
-                value.residuals = None;
-                self.merge(push, &handling.merger, &mut value, None)?
-            }
+        let finished = if let Some(codec) = handling.codec_of(push.slot.dtype) {
+            self.push_compressed(push, codec, &handling.merger, &mut value)?
+        } else {
+            value.residuals = None;
+            self.merge(push, &handling.merger, &mut value, None)?
         };
         value.merges += 1;
         self.log_round(push.slot, handling, &value, pushed);

@@ -12,7 +12,7 @@ use crate::digest::{self, DigestSettings};
 use crate::digest::{Contributions, DigestLog, KeyDigest, LogHead, RoundRecord, RunDigest};
 use crate::error::Result;
 use crate::key::Key;
-use crate::optim::Optimizer;
+use crate::optim::{Optimizer, OptimizerState};
 use crate::sys::DefaultFloats;
 use crate::tensor::{Buffer, DType, Lent};
 
@@ -172,5 +172,5 @@ pub(crate) fn state_runs<'a>(
 ) -> impl Iterator<Item = RunDigest> + use<'a> {
     let is_kept = optimizer.is_some_and(|it| it.kept(value.state.as_ref()).is_some());
     let state = value.state.as_ref().filter(|_| is_kept);
-    state.into_iter().flat_map(|state| state.buffers()).map(digest_of_buffer)
+    state.into_iter().flat_map(OptimizerState::buffers).map(digest_of_buffer)
 }

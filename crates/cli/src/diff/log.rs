@@ -188,12 +188,12 @@ impl RunLog {
         }
         if line.round.is_some() {
             file.has_rounds = true;
-            self.add(line, file)?;
+            self.add(&line, file)?;
         }
         Ok(())
     }
 
-    fn add(&mut self, line: Line, file: &FileState) -> anyhow::Result<()> {
+    fn add(&mut self, line: &Line, file: &FileState) -> anyhow::Result<()> {
         let missing = "a member is missing";
         let (key, round) = (line.key.context(missing)?, line.round.context(missing)?);
         let (setting, bytes) = (line.setting.context(missing)?, line.of.context(missing)?);

@@ -24,7 +24,7 @@ const NOT_COMPARABLE: u8 = 2;
 /// Status 0: the same. 1: different. 2: not comparable.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
-    /// Folder of a digest log (option digest_log), or a checkpoint.
+    /// Folder of a digest log (option `digest_log`), or a checkpoint.
     a: PathBuf,
     /// The other one.
     b: PathBuf,

@@ -130,7 +130,8 @@ impl Program {
     fn value(&self, at: usize, round: u64, rank: usize) -> Vec<f32> {
         let number = |i: usize| {
             let mixed = (i as u64 + 1) * 2_654_435_761 + round * 97 + rank as u64 * 13 + at as u64;
-            ((mixed >> 7) % 2_048) as f32 / 512.0 - 2.0
+            let small = u16::try_from((mixed >> 7) % 2_048).unwrap();
+            f32::from(small) / 512.0 - 2.0
         };
         (0..self.sizes[at]).map(number).collect()
     }
@@ -287,7 +288,7 @@ fn sealed(first: &str, rest: &str) -> String {
 fn draw(random: &mut Random, program: &mut Program) -> Fault {
     let key = random.index(program.sizes.len());
     let round = 1 + random.below(program.rounds);
-    let bit = random.index(1 << 16) as u32;
+    let bit = u32::try_from(random.index(1 << 16)).unwrap();
     match random.index(6) {
         0 => Fault::Push { key, round, rank: random.index(program.workers), bit },
         1 => {
@@ -498,7 +499,7 @@ fn logs_of_different_programs_are_not_compared() {
 fn folders_without_permission_are_named() {
     use std::os::unix::fs::PermissionsExt;
     let [a, b] = two_runs(&small());
-    fs::set_permissions(b.file(), fs::Permissions::from_mode(0)).unwrap();
+    fs::set_permissions(b.file(), fs::Permissions::from_mode(0o000)).unwrap();
     if fs::read(b.file()).is_ok() {
         // Root may read everything.
         return;
@@ -563,10 +564,10 @@ fn checkpoints_are_compared_tensor_by_tensor() {
     let save = |name: &str, change: &dyn Fn(&Store)| {
         let store = Store::open("local", &Config::new()).unwrap();
         store.set_optimizer("momentum", "learning_rate=0.25,momentum=0.5").unwrap();
-        store.init(1u64, &[1.0f32; 300_000]).unwrap();
-        store.init(2u64, &[1i64, 2, 3].map(|it| it as f64)).unwrap();
+        store.init(1u64, &vec![1.0f32; 300_000]).unwrap();
+        store.init(2u64, &[1.0f64, 2.0, 3.0]).unwrap();
         change(&store);
-        store.push(1u64, &[1.0f32; 300_000]).unwrap();
+        store.push(1u64, &vec![1.0f32; 300_000]).unwrap();
         let path = folder.0.join(name);
         store.save(&path).unwrap();
         path
