@@ -217,8 +217,9 @@ impl LogWriter {
         let (last, generation) = self.keys.entry((round.key, round.start)).or_default();
         *generation += u64::from(round.round <= *last);
         *last = round.round;
-        let name =
-            self.names.with(Key::from(round.key), |name| name.to_string_lossy().into_owned());
+        let key = Key::from(round.key);
+        let named = |name: &std::ffi::CStr| name.to_string_lossy().into_owned();
+        let name = if key.is_name() { self.names.with(key, named) } else { None };
         round.write(&mut self.lines, name.as_deref(), *generation);
     }
 

@@ -104,7 +104,7 @@ pub(super) fn compare(a: &RunLog, b: &RunLog) -> anyhow::Result<Comparison> {
             is_in_both |= both_rounds(a, b, *key, *round).is_some();
             let Some(cause) = cause(a, b, *key, *round) else { continue };
             let name = a.names.get(key).or_else(|| b.names.get(key)).cloned();
-            let next = round + 1;
+            let next = round.saturating_add(1);
             found.first = Some(Difference {
                 key: *key,
                 name,

@@ -168,7 +168,7 @@ impl RunLog {
             self.isas.extend(line.isa);
             self.values_only |= line.digests.as_deref() != Some("all");
             if !is_older {
-                self.dropped += line.dropped.unwrap_or(0);
+                self.dropped = self.dropped.saturating_add(line.dropped.unwrap_or(0));
             }
             return Ok(());
         }
@@ -176,7 +176,7 @@ impl RunLog {
             bail!("the file is no digest log: its first line does not say so");
         }
         file.has_ended |= line.end == Some(true);
-        self.lost += line.lost.unwrap_or(0);
+        self.lost = self.lost.saturating_add(line.lost.unwrap_or(0));
         if let (Some(key), Some(name)) = (line.key, &line.name) {
             self.names.insert(key, name.clone());
         }
@@ -244,14 +244,14 @@ impl RunLog {
             );
         }
         for log in self.keys.values_mut() {
-            let (mut before, mut last) = (0, (0, 0));
+            let (mut before, mut last) = (0_u64, (0, 0));
             for ((generation, round), slices) in std::mem::take(&mut log.read) {
                 if generation != last.0 {
-                    before += last.1;
+                    before = before.saturating_add(last.1);
                 }
                 last = (generation, round);
                 if let Some(whole) = joined(slices, log.bytes) {
-                    log.rounds.insert(before + round, whole);
+                    log.rounds.insert(before.saturating_add(round), whole);
                 }
             }
         }
@@ -284,7 +284,7 @@ fn joined(mut slices: Vec<SliceRound>, bytes: u64) -> Option<KeyRound> {
     let mut is_whole = first.start == 0;
     for SliceRound { start, round } in slices {
         is_whole &= start == end;
-        end += round.value.len;
+        end = end.saturating_add(round.value.len);
         all.value = all.value.then(round.value);
         is_whole &= all.states.len() == round.states.len();
         all.states.iter_mut().zip(round.states).for_each(|(sum, next)| *sum = sum.then(next));
@@ -299,4 +299,71 @@ fn joined(mut slices: Vec<SliceRound>, bytes: u64) -> Option<KeyRound> {
         all.failed |= round.failed;
     }
     (is_whole && end == bytes).then_some(all)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a failed test")]
+
+    use std::fs;
+
+    use kvstore_checksum::crc32c;
+    use kvstore_protocol::testing::Random;
+
+    use super::super::compare::compare;
+    use super::super::report;
+    use super::{RunLog, read_line};
+
+    const HEAD: &str = r#"{"kvstore_digests":1,"version":"0.1.0","isa":"avx2","type":"dist_sync","digests":"all","dropped":0"#;
+    const ROUND: &str = r#"{"key":7,"generation":0,"round":1,"setting":1,"start":0,"of":8,"value":["00000000000000ab",8],"state":[["0000000000000001",8]],"pushes":[[0,"0000000000000002",8],[1,"0000000000000003",8]]"#;
+
+    fn sealed(line: &str) -> String {
+        format!("{line},\"crc\":\"{:08x}\"}}\n", crc32c(line.as_bytes()))
+    }
+
+    /// Nothing in a file is trusted: forged lines with checksums that fit are read or refused.
+    #[test]
+    fn forged_lines_are_read_or_refused() {
+        let folder = std::env::temp_dir().join(format!("kvstore-forged-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let (mut random, mut read) = (Random::new(7), 0);
+        let numbers = ["0", "1", "8", "18446744073709551615", "-1", "1e9", "null", "\"x\"", "[]"];
+        for _ in 0..2_000 {
+            let mut lines = sealed(HEAD);
+            for _ in 0..1 + random.index(4) {
+                let mut line = ROUND.to_owned();
+                for _ in 0..random.index(3) {
+                    let places: Vec<usize> =
+                        line.match_indices([':', ',']).map(|it| it.0).collect();
+                    let start = random.pick(&places) + 1;
+                    let end =
+                        line[start..].find([',', ']', ':']).map_or(line.len(), |it| start + it);
+                    line.replace_range(start..end, random.pick(&numbers));
+                }
+                lines += &sealed(&line);
+            }
+            fs::write(folder.join("server.jsonl"), lines).unwrap();
+            if let Ok(log) = RunLog::read(&folder) {
+                read += 1;
+                let other = RunLog::read(&folder).unwrap();
+                if let Ok(found) = compare(&log, &other) {
+                    assert!(found.first.is_none(), "{}", report::text(&found, &log, &other));
+                }
+            }
+        }
+        fs::remove_dir_all(&folder).unwrap();
+        assert!((100..1_900).contains(&read), "{read}");
+    }
+
+    #[test]
+    fn an_altered_byte_of_a_line_is_noticed() {
+        let line = sealed(ROUND);
+        let line = line.trim_end().as_bytes();
+        assert!(read_line(line).is_ok());
+        for at in 0..line.len() {
+            let mut altered = line.to_vec();
+            altered[at] ^= 1;
+            assert!(read_line(&altered).is_err(), "byte {at}");
+        }
+    }
 }

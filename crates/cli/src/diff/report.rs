@@ -19,7 +19,7 @@ pub(super) fn text(found: &Comparison, a: &RunLog, b: &RunLog) -> String {
                 out,
                 "in round {} {here} of {of_here} keys differ, in round {} {next} of {of_next}",
                 first.round,
-                first.round + 1
+                first.round.saturating_add(1)
             );
             if first.round > 1 {
                 let _ = writeln!(out, "all keys are the same up to round {}", first.round - 1);
