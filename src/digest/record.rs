@@ -116,7 +116,7 @@ fn put_run(out: &mut String, before: &str, run: RunDigest) {
 fn put_hex<const DIGITS: usize>(out: &mut String, number: u64) {
     let mut digits = [0; DIGITS];
     for (at, digit) in digits.iter_mut().rev().enumerate() {
-        *digit = b"0123456789abcdef"[(number >> (4 * at)) as usize & 15];
+        *digit = b"0123456789abcdef"[usize::from((number >> (4 * at)).to_le_bytes()[0] & 15)];
     }
     out.push('"');
     out.push_str(std::str::from_utf8(&digits).unwrap_or_default());

@@ -330,7 +330,7 @@ mod tests {
         let numbers = ["0", "1", "8", "18446744073709551615", "-1", "1e9", "null", "\"x\"", "[]"];
         for _ in 0..2_000 {
             let mut lines = sealed(HEAD);
-            for _ in 0..1 + random.index(4) {
+            for _ in 0..=random.index(4) {
                 let mut line = ROUND.to_owned();
                 for _ in 0..random.index(3) {
                     let places: Vec<usize> =
