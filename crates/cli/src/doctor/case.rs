@@ -71,8 +71,7 @@ pub(crate) struct DoctorContext {
 }
 
 /// All options: a process fails when it starts if the value of any does not fit.
-pub(super) const NAMES: [&str; 40] = [
-pub(super) const NAMES: [&str; 42] = [
+pub(super) const NAMES: [&str; 43] = [
     "root",
     "role",
     "rank",
