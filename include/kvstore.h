@@ -53,6 +53,9 @@
  *   updater_undo    yes or no: restore the stored value when an updater fails; no. Costs a copy.
  *   sum_order       linear or tree: how the values of a key are added up; linear (left to right).
  *                   Under tree any number of workers gives the same bits; all workers alike.
+ *   digests         off, values, all: what each round digests, for digest_log; off.
+ *   digest_log      a folder for the digests of each round, for `kvstore diff`; none. Needs digests.
+ *   digest_log_bytes  how much of it a process keeps; 1073741824.
  *   cuda            auto, no, or a path: the driver for tensors in CUDA memory, opened at the first
  *                   one; auto (libcuda.so.1).
  *   devices         all, or numbers such as 0,1: the GPUs whose tensors are taken; all.
@@ -92,6 +95,7 @@
  *   trace             each process writes what it did to a file of this name and its own; none.
  *   trace_rounds      the first and the last round of that, such as 5-9; 1-10.
  *   shm               yes or no: processes of one machine share memory for values; yes.
+ *   connections       workers: TCP connections with each server, 2 to 16; 2, or 8 from 5 ms on.
  *   transport         auto, shm, ucx, tcp: what carries values between processes; auto.
  */
 #ifndef KVSTORE_H
@@ -439,6 +443,24 @@ typedef int32_t (*kv_interrupt_check)(void *context);
 typedef uint64_t kv_key;
 
 /**
+ * What a key holds, see kv_digest().
+ */
+typedef struct kv_key_digest {
+    /**
+     * Number of the key's round; in a local store of its pushes since its init.
+     */
+    uint64_t round;
+    /**
+     * Digest of the value.
+     */
+    uint64_t value;
+    /**
+     * Digest of the optimizer's state; 0 without one.
+     */
+    uint64_t state;
+} kv_key_digest;
+
+/**
  * Where a tensor lives; the layout of DLPack's `DLDevice`.
  */
 typedef struct kv_device {
@@ -698,7 +720,8 @@ kv_status kv_serve(struct kv_store *store);
  * Members are added over time, never renamed: `type`, `keys`, `bytes` (stored values), `pushes`,
  * `pulls` (per key), `push_bytes`, `pull_bytes`, `updater_calls`, `pending`, `failed` (kept for
  * kv_wait_all()), `threads`, `isa`, `compression` (the codec, or `none`), `compression_params`,
- * `pinned_bytes`, `devices` (the GPUs that this process uses; docs/operations.md has their members);
+ * `pinned_bytes`, `devices` (the GPUs that this process uses; docs/operations.md has their members),
+ * with the option `digest_log` that name with `rounds` and `lost` (written, and not);
  * in jobs also `role`, `rank`, `num_workers` and `node` (as `kvstore status` shows it).
  *
  * @param buffer    receives at most `capacity` bytes with a terminating NUL. NULL with
@@ -805,6 +828,29 @@ kv_status kv_key_info(struct kv_store *store,
  * Threads: any.
  */
 kv_status kv_keys(struct kv_store *store, kv_key *keys, size_t capacity, size_t *count);
+
+/**
+ * Gives the round of each key, and digests of its value and of its optimizer's state.
+ *
+ * Equal bits have equal digests, whatever servers, slices, transports, threads and instruction sets
+ * have made them: to compare two runs, compare these numbers. A digest is the CRC-64/NVME of the
+ * little-endian bytes; docs/semantics.md defines it.
+ *
+ * Takes effect after the earlier operations of this thread. Each key is seen at one moment between
+ * two pushes; in a job in the round of this worker's last push of it, as kv_pull() sees it.
+ *
+ * @param keys     `count` initialised keys, in any order; a key may stand there twice.
+ * @param digests  receives `count` digests; unchanged after an error.
+ * @param count    number of keys; with 0 nothing happens.
+ * @return `KV_ERR_KEY_NOT_FOUND`; `KV_ERR_TIMEOUT` if a key stays in use, or if in a job the push of
+ *         another worker is missing, or slices of the key are never of one round.
+ *
+ * Threads: any. Blocks: like kv_pull(). Complexity: one pass over each value and its state.
+ */
+kv_status kv_digest(struct kv_store *store,
+                    const kv_key *keys,
+                    struct kv_key_digest *digests,
+                    size_t count);
 
 /**
  * Stores the first value of each key; the value is copied.

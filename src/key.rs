@@ -117,6 +117,12 @@ impl KeyNames {
         self.by_key.read().get(&key).map(|name| use_name(name))
     }
 
+    /// Visits all names.
+    #[cfg(feature = "dist")]
+    pub(crate) fn each(&self, mut visit: impl FnMut(Key, &CStr)) {
+        self.by_key.read().iter().for_each(|(key, name)| visit(*key, name));
+    }
+
     pub(crate) fn knows(&self, key: Key) -> bool {
         self.by_key.read().contains_key(&key)
     }

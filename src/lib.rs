@@ -33,6 +33,7 @@ mod credentials;
 mod deadline;
 #[cfg(feature = "cuda")]
 mod device;
+mod digest;
 mod error;
 #[cfg(all(any(fuzzing, test), feature = "dist"))]
 #[doc(hidden)]
@@ -80,6 +81,7 @@ pub use deadline::Deadline;
 #[cfg(feature = "cuda")]
 #[doc(hidden)]
 pub use device::{GpuProbe, GpuReport, GpuState, examine_gpus};
+pub use digest::KeyDigest;
 pub use error::{Error, ErrorKind, Result};
 pub use half::{bf16, f16};
 pub use interrupt::set_interrupt;

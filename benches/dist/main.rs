@@ -7,7 +7,8 @@
 //! 50ms && cargo bench --bench dist -- --tls one-16M'`.
 //!
 //! `--many-keys` measures a million keys of 16 bytes instead, in time and memory, and `--large-key` one key
-//! of 4 GB; both beside fixed limits.
+//! of 4 GB; both beside fixed limits. `--long-link` measures a key of 256 MB over an emulated link between two
+//! network namespaces, where these can be made.
 //!
 //! `KVSTORE_PROGRAM` is the path of the program `kvstore`, which makes the certificates of jobs over TLS.
 //! Words after `--` choose the cases whose names, as `dist-one-1K`, contain one of them. `--page`
@@ -22,8 +23,12 @@
 )]
 
 mod cases;
+#[allow(clippy::unwrap_used, reason = "what tests share")]
+#[path = "../../tests/common/mod.rs"]
+mod common;
 mod credentials;
 mod gloo;
+mod long_link;
 #[path = "../common/machine.rs"]
 mod machine;
 mod many_keys;
@@ -36,9 +41,6 @@ mod python;
 mod raw;
 mod table;
 mod ucx;
-#[path = "../../tests/common/wait.rs"]
-#[allow(dead_code, reason = "tests use more of it")]
-mod wait;
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -72,6 +74,8 @@ const TLS: &str = "--tls";
 const MANY_KEYS: &str = "--many-keys";
 /// Measures a job of one key of 4 GB instead.
 const LARGE_KEY: &str = "--large-key";
+/// Measures a key over a long link instead.
+const LONG_LINK: &str = "--long-link";
 
 /// Somebody who can make rounds of a case: a push of all keys, and a pull of all.
 trait Subject {
@@ -103,6 +107,7 @@ fn main() -> io::Result<()> {
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["serve", role, root, way] => return ours::serve(role, root, way),
         ["raw", address, connections] => return raw::serve(address, connections),
+        ["sink", address, bytes] => return long_link::sink(address, bytes),
         _ => {}
     }
     if page::flag(MANY_KEYS) {
@@ -110,6 +115,9 @@ fn main() -> io::Result<()> {
     }
     if page::flag(LARGE_KEY) {
         return many_keys::large();
+    }
+    if page::flag(LONG_LINK) {
+        return long_link::run();
     }
     credentials::program()?;
     let (words, peers) = (page::words(), page::flag(PEERS));

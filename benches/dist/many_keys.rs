@@ -6,10 +6,10 @@ use std::time::Instant;
 
 use kvstore::{Key, Store, Tensor, TensorMut};
 
+use crate::common::wait::free_address;
 use crate::ours::{Way, config, spawn};
 use crate::page;
 use crate::processes::{Processes, resident};
-use crate::wait::free_address;
 
 /// Number of keys, and of the elements of each, float32.
 const MANY: (usize, usize) = (1_000_000, 4);

@@ -5,8 +5,8 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::cases::Case;
+use crate::common::wait::free_address;
 use crate::python::PythonPeer;
-use crate::wait::free_address;
 
 const PYTHON: &str = "target/bench/venv/bin/python";
 /// The subject's name.

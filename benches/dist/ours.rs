@@ -8,9 +8,9 @@ use kvstore::{Config, Deadline, Key, Store, Tensor, TensorMut};
 
 use crate::Subject;
 use crate::cases::Case;
+use crate::common::wait::free_address;
 use crate::credentials::{self, Credentials};
 use crate::processes::Processes;
-use crate::wait::free_address;
 
 pub struct Ours {
     store: Store,
@@ -51,7 +51,7 @@ pub enum Calls {
 }
 
 impl Way {
-    fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             Self::Tcp => "tcp",
             Self::Tls => "tls",

@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 
 use crate::Subject;
 use crate::cases::Case;
+use crate::common::wait::free_address;
 use crate::processes::Processes;
-use crate::wait::free_address;
 
 /// Bytes that go back together when both directions are used at once: a slice of ours.
 const SLICE: usize = 256 << 10;

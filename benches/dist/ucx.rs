@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use crate::Subject;
 use crate::cases::Case;
+use crate::common::wait::free_address;
 use crate::processes::Processes;
-use crate::wait::free_address;
 
 const PROGRAM: &str = "ucx_perftest";
 

@@ -982,6 +982,17 @@ public:
         return device;
     }
 
+    /// The round of each key, and digests of its value and its state. See kv_digest().
+    [[nodiscard]] std::vector<kv_key_digest> digest(const Keys& keys) const {
+        std::vector<Key> all;
+        for (std::size_t i = 0; i < keys.size(); i++) {
+            all.push_back(keys[i].raw(raw()));
+        }
+        std::vector<kv_key_digest> digests(all.size());
+        detail::check(kv_digest(raw(), all.data(), digests.data(), all.size()));
+        return digests;
+    }
+
     /// The keys that have a value. See kv_keys().
     [[nodiscard]] std::vector<Key> keys() const {
         std::vector<Key> keys;

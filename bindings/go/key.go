@@ -4,6 +4,7 @@ package kvstore
 import "C"
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"unsafe"
@@ -99,6 +100,41 @@ func (s *Store) Keys() ([]Key, error) {
 		}
 		return keys[:count], nil
 	}
+}
+
+// Digest is what [Store.Digest] gives for a key.
+type Digest struct {
+	// Round is the number of the key's round; in a local store that of its pushes since its Init.
+	Round uint64
+	// Value is the digest of the value.
+	Value uint64
+	// State is the digest of the optimizer's state; 0 without one.
+	State uint64
+}
+
+// Digest gives the round of each key, and digests of its value and of its optimizer's state. Equal
+// bits have equal digests, whatever servers, slices and threads have made them.
+func (s *Store) Digest(ctx context.Context, keys ...Key) ([]Digest, error) {
+	numbers := make([]C.kv_key, len(keys))
+	for i, key := range keys {
+		numbers[i] = C.kv_key(key)
+	}
+	// The call may outlive this one; nothing reads what it writes then.
+	digests := make([]C.kv_key_digest, len(keys))
+	err := await(ctx, "digest", func(C.int64_t) error {
+		return s.use(func(store *C.kv_store) C.kv_status {
+			count := C.size_t(len(numbers))
+			return C.kv_digest(store, unsafe.SliceData(numbers), unsafe.SliceData(digests), count)
+		})
+	})
+	if err != nil {
+		return nil, err
+	}
+	result := make([]Digest, len(keys))
+	for i, digest := range digests {
+		result[i] = Digest{uint64(digest.round), uint64(digest.value), uint64(digest.state)}
+	}
+	return result, nil
 }
 
 func ints(extents []C.int64_t) []int {

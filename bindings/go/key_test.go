@@ -1,8 +1,11 @@
 package kvstore
 
 import (
+	"bytes"
 	"context"
+	"encoding/binary"
 	"fmt"
+	"hash/crc64"
 	"strings"
 	"testing"
 )
@@ -107,4 +110,31 @@ func TestKeysListsIntegersThenNames(t *testing.T) {
 	keys, err = store.Keys()
 	ok(t, err)
 	equals(t, keys, want)
+}
+
+func TestDigestsAreThoseOfTheBytes(t *testing.T) {
+	begin(t)
+	ctx := context.Background()
+	store := open(t, "local", nil)
+	name, err := store.Intern("weight")
+	ok(t, err)
+	values := []float32{1, 2, 3}
+	for _, key := range []Key{1, name} {
+		ok(t, store.Init(ctx, key, Of(values)))
+	}
+	ok(t, store.Push(ctx, 1, Of(values)))
+	digests, err := store.Digest(ctx, name, 1, name)
+	ok(t, err)
+	table := crc64.MakeTable(0x9a6c9329ac4bc9b5) // CRC-64/NVME, bit-reversed
+	var little bytes.Buffer
+	ok(t, binary.Write(&little, binary.LittleEndian, values))
+	sum := crc64.Checksum(little.Bytes(), table)
+	equal(t, digests[0], Digest{Round: 0, Value: sum})
+	equal(t, digests[1], Digest{Round: 1, Value: sum})
+	equal(t, digests[2], digests[0])
+	none, err := store.Digest(ctx)
+	ok(t, err)
+	equal(t, len(none), 0)
+	_, err = store.Digest(ctx, 1, 404)
+	fails(t, err, ErrKeyNotFound)
 }

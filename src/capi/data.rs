@@ -4,7 +4,7 @@ use std::ffi::c_char;
 
 use super::guard::{guard_store, guard_store_in_callback};
 use super::handle::{self, kv_store};
-use super::types::{kv_dtype_in, kv_key, kv_status, kv_tensor, kv_ticket};
+use super::types::{kv_dtype_in, kv_key, kv_key_digest, kv_status, kv_tensor, kv_ticket};
 use crate::deadline::Deadline;
 use crate::local::call::DataCall;
 use crate::store::Pairs;
@@ -97,6 +97,39 @@ pub unsafe extern "C" fn kv_keys(
         let all = store.keys()?;
         // SAFETY: header rule 2: room for `capacity` keys, `count` is NULL or a place.
         unsafe { handle::write_keys(&all, keys, capacity, count) }
+    })
+}
+
+/// Gives the round of each key, and digests of its value and of its optimizer's state.
+///
+/// Equal bits have equal digests, whatever servers, slices, transports, threads and instruction sets
+/// have made them: to compare two runs, compare these numbers. A digest is the CRC-64/NVME of the
+/// little-endian bytes; docs/semantics.md defines it.
+///
+/// Takes effect after the earlier operations of this thread. Each key is seen at one moment between
+/// two pushes; in a job in the round of this worker's last push of it, as kv_pull() sees it.
+///
+/// @param keys     `count` initialised keys, in any order; a key may stand there twice.
+/// @param digests  receives `count` digests; unchanged after an error.
+/// @param count    number of keys; with 0 nothing happens.
+/// @return `KV_ERR_KEY_NOT_FOUND`; `KV_ERR_TIMEOUT` if a key stays in use, or if in a job the push of
+///         another worker is missing, or slices of the key are never of one round.
+///
+/// Threads: any. Blocks: like kv_pull(). Complexity: one pass over each value and its state.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kv_digest(
+    store: *mut kv_store,
+    keys: *const kv_key,
+    digests: *mut kv_key_digest,
+    count: usize,
+) -> kv_status {
+    guard_store(store, |store| {
+        // SAFETY: header rule 2: an array of `count`, lent for the call.
+        let keys = unsafe { handle::keys("digest", keys, count) }?;
+        handle::check_room("digest", digests, count, "digests")?;
+        let all = store.digest(keys)?;
+        // SAFETY: header rule 2: NULL or room for `count`.
+        unsafe { handle::write_digests(&all, digests, count) }
     })
 }
 

@@ -6,7 +6,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::{ptr, slice};
 
-use super::types::{kv_dtype_in, kv_key, kv_tensor, kv_ticket};
+use super::types::{kv_dtype_in, kv_key, kv_key_digest, kv_tensor, kv_ticket};
+use crate::digest::KeyDigest;
 use crate::error::{Result, fail};
 use crate::key::{Key, KeyInfo};
 use crate::local::call::DataCall;
@@ -284,6 +285,30 @@ unsafe fn write_array<T: Copy>(items: &[T], to: *mut T, capacity: usize, what: &
     // SAFETY: room for `capacity` items, which is enough.
     unsafe { ptr::copy_nonoverlapping(items.as_ptr(), to, items.len()) };
     Ok(())
+}
+
+/// Refuses a NULL in the place of `count` results.
+pub(super) fn check_room<T>(call: &str, place: *const T, count: usize, name: &str) -> Result<()> {
+    if place.is_null() && count > 0 {
+        return Err(fail!(InvalidArgument, "{call}: {name} is NULL and the count is {count}"));
+    }
+    Ok(())
+}
+
+/// # Safety
+/// `place` is NULL or has room for `count`.
+pub(super) unsafe fn write_digests(
+    all: &[KeyDigest],
+    place: *mut kv_key_digest,
+    count: usize,
+) -> Result<()> {
+    let numbers = |it: &KeyDigest| {
+        let KeyDigest { round, value, state } = *it;
+        kv_key_digest { round, value, state }
+    };
+    let all: Vec<kv_key_digest> = all.iter().map(numbers).collect();
+    // SAFETY: the caller's promise.
+    unsafe { write_array(&all, place, count, "digest") }
 }
 
 /// # Safety

@@ -155,6 +155,18 @@ pub type kv_key = u64;
 /// A pending operation: a plain number, nothing to free. 0 is never a ticket.
 pub type kv_ticket = u64;
 
+/// What a key holds, see kv_digest().
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct kv_key_digest {
+    /// Number of the key's round; in a local store of its pushes since its init.
+    pub round: u64,
+    /// Digest of the value.
+    pub value: u64,
+    /// Digest of the optimizer's state; 0 without one.
+    pub state: u64,
+}
+
 /// Where a tensor lives; the layout of DLPack's `DLDevice`.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]

@@ -66,6 +66,9 @@ pub struct InspectedTensor {
     pub offset: u64,
     /// Whether its bytes match their checksum.
     pub state: TensorState,
+    /// The digest of its bytes, as [`Store::digest`](crate::Store::digest) gives it; None if
+    /// they are missing or unchecked.
+    pub digest: Option<u64>,
 }
 
 /// Result of comparing the bytes of a tensor with their checksum.
@@ -144,7 +147,7 @@ impl Inspection {
         }
         let offset = start.saturating_add(entry.place.start);
         let is_there = start.saturating_add(entry.place.end) <= self.bytes;
-        let mut updates = Vec::new();
+        let (mut updates, mut digest) = (Vec::new(), None);
         let keys = self.tensors.iter().filter(|tensor| tensor.part.is_none()).count() as u64;
         let state = match sum {
             _ if !is_there => TensorState::Missing,
@@ -154,8 +157,9 @@ impl Inspection {
                 let most = size_of::<i64>() as u64 * keys;
                 let is_kept = entry.name == UPDATES && entry.bytes() <= most;
                 let kept = is_kept.then_some(&mut updates);
-                let fits = summed(file.get_ref(), offset, entry.bytes(), kept)? == sum;
-                if fits { TensorState::Intact } else { TensorState::Altered }
+                let found = summed(file.get_ref(), offset, entry.bytes(), kept)?;
+                digest = Some(found.1);
+                if found.0 == sum { TensorState::Intact } else { TensorState::Altered }
             }
         };
         if entry.is_pad() && state != TensorState::Altered {
@@ -175,6 +179,7 @@ impl Inspection {
             bytes: entry.bytes(),
             offset,
             state,
+            digest,
         });
         Ok(())
     }
@@ -191,19 +196,25 @@ fn place_of(name: &str) -> (Option<String>, Option<String>) {
     }
 }
 
-/// The checksum of a range of a file, all of which exists. Appends the bytes to `kept`.
-fn summed(file: &File, from: u64, bytes: u64, mut kept: Option<&mut Vec<u8>>) -> Result<u32> {
+/// The checksum and the digest of a range of a file, all of which exists. Appends the bytes to `kept`.
+fn summed(
+    file: &File,
+    from: u64,
+    bytes: u64,
+    mut kept: Option<&mut Vec<u8>>,
+) -> Result<(u32, u64)> {
     let mut buffer = vec![0; PIECE_BYTES];
-    let (mut sum, mut done) = (0, 0);
+    let (mut sum, mut digest, mut done) = (0, 0, 0);
     while done < bytes {
         let count = usize::try_from(bytes - done).unwrap_or(PIECE_BYTES).min(PIECE_BYTES);
         let piece = &mut buffer[..count];
         file.read_exact_at(piece, from + done).map_err(|error| failed(&error))?;
         sum = kvstore_checksum::append(sum, piece);
+        digest = kvstore_checksum::crc64::append(digest, piece);
         if let Some(kept) = &mut kept {
             kept.extend_from_slice(piece);
         }
         done += count as u64;
     }
-    Ok(sum)
+    Ok((sum, digest))
 }

@@ -32,6 +32,8 @@ pub(crate) struct JobConfig {
     pub(crate) shm: bool,
     /// `auto`, or the name of a transport.
     pub(crate) transport: String,
+    /// Connections of a worker with a server, if not chosen by the length of the link.
+    pub(crate) connections: Option<u8>,
     pub(crate) secrets: Secrets,
     /// Listening address of the scheduler's Prometheus metrics, if enabled.
     pub(crate) metrics: Option<String>,
@@ -153,6 +155,7 @@ impl JobConfig {
             adds_by_tree: find("sum_order")?.as_deref() == Some("tree"),
             shm: find("shm")?.as_deref() != Some("no"),
             transport: find("transport")?.unwrap_or_else(|| "auto".into()),
+            connections: find("connections")?.and_then(|text| text.parse().ok()),
             metrics: find("metrics")?,
             trace: trace(config)?,
             server_updater: yes("server_updater")?,

@@ -10,6 +10,7 @@ mod job;
 use std::collections::BTreeMap;
 use std::env;
 use std::fmt;
+use std::path::PathBuf;
 use std::time::Duration;
 
 #[cfg(feature = "cuda")]
@@ -17,6 +18,7 @@ pub(crate) use devices::{CudaChoice, DeviceSettings};
 #[cfg(feature = "dist")]
 pub(crate) use job::{AcceptedTokens, Integrity, JobConfig, Secrets};
 
+use crate::digest::DigestSettings;
 use crate::error::{Error, Result, fail};
 use crate::kernel::{Isa, SumOrder};
 use crate::suggest;
@@ -43,6 +45,9 @@ use OptionForm::{Devices, Number, OneOf, Rounds, Secret, Text, YesNo};
 /// Times up to a year, in milliseconds.
 const MS: OptionForm = Number { least: 1, most: 31_536_000_000 };
 const COUNT: OptionForm = Number { least: 1, most: 65_536 };
+const CONNECTIONS: OptionForm = Number { least: 2, most: MOST_CONNECTIONS as i64 };
+/// Two files share them, and a line takes some hundred bytes.
+const LOG_BYTES: OptionForm = Number { least: 65_536, most: 1 << 40 };
 const BYTES: OptionForm = Number { least: 4_096, most: 1 << 40 };
 /// A slice travels in one message, of at most 1 GiB.
 const SLICE_BYTES: OptionForm = Number { least: 4_096, most: 1 << 30 };
@@ -54,6 +59,9 @@ const OPTIONS: &[(&str, OptionForm)] = &[
     ("timeout_ms", Number { least: -1, most: 31_536_000_000 }),
     ("updater_undo", YesNo),
     ("sum_order", OneOf(&["linear", "tree"])),
+    ("digests", OneOf(&["off", "values", "all"])),
+    ("digest_log", Text),
+    ("digest_log_bytes", LOG_BYTES),
     ("cuda", Text),
     ("devices", Devices),
     ("device_bytes", BYTES),
@@ -80,6 +88,7 @@ const OPTIONS: &[(&str, OptionForm)] = &[
     ("server_updater", YesNo),
     ("shm", YesNo),
     ("transport", OneOf(&["auto", "shm", "ucx", "tcp"])),
+    ("connections", CONNECTIONS),
     ("token", Secret),
     ("token_file", Text),
     ("token_by_rank", YesNo),
@@ -95,6 +104,9 @@ const OPTIONS: &[(&str, OptionForm)] = &[
 ];
 
 const MOST_THREADS: i64 = 256;
+
+/// Most connections of a worker with a server.
+pub(crate) const MOST_CONNECTIONS: u8 = 16;
 
 /// Options for [`Store::open`](crate::Store::open), by name; docs/config.md lists them.
 ///
@@ -244,6 +256,7 @@ pub(crate) struct Settings {
     pub(crate) timeout: Option<Duration>,
     pub(crate) updater_undo: bool,
     pub(crate) sum_order: SumOrder<'static>,
+    pub(crate) digests: DigestSettings,
     #[cfg(feature = "cuda")]
     pub(crate) devices: DeviceSettings,
     #[cfg(feature = "fault-injection")]
@@ -270,12 +283,36 @@ impl Settings {
             timeout: u64::try_from(timeout.unwrap_or(600_000)).ok().map(Duration::from_millis),
             updater_undo: undo.as_deref() == Some("yes"),
             sum_order: if is_tree { SumOrder::Tree } else { SumOrder::Linear },
+            digests: digests(config).map_err(create)?,
             #[cfg(feature = "cuda")]
             devices: DeviceSettings::new(config).map_err(create)?,
             #[cfg(feature = "fault-injection")]
             fault: config.find("fault").map_err(create)?,
         })
     }
+}
+
+/// What a process digests.
+fn digests(config: &Config) -> Result<DigestSettings> {
+    let mode = config.find("digests")?;
+    let folder = config.find("digest_log")?.map(PathBuf::from);
+    let all = mode.as_deref() == Some("all");
+    let values = all || mode.as_deref() == Some("values");
+    if folder.is_some() && !values {
+        return Err(fail!(
+            Option,
+            "digest_log is set, and digests is off; set digests=values, or digests=all"
+        ));
+    }
+    let bytes = config.number("digest_log_bytes")?;
+    let bytes = bytes.and_then(|bytes| u64::try_from(bytes).ok()).unwrap_or(1 << 30);
+    Ok(DigestSettings {
+        #[cfg(feature = "dist")]
+        values,
+        all,
+        folder,
+        bytes,
+    })
 }
 
 #[cfg(test)]

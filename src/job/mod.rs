@@ -13,6 +13,8 @@ pub(crate) mod row_runs;
 #[cfg(feature = "dist")]
 pub(crate) mod settings;
 #[cfg(feature = "dist")]
+pub(crate) mod slice_digest;
+#[cfg(feature = "dist")]
 pub(crate) mod slice_state;
 #[cfg(feature = "dist")]
 pub(crate) mod sums;

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use siphasher::sip::SipHasher24;
 
 use crate::codec;
-use crate::config::JobConfig;
 use crate::config::address::{is_any, is_loopback, local_address, with_port};
+use crate::config::{JobConfig, MOST_CONNECTIONS};
 use crate::credentials::Credentials;
 use crate::error::{Error, Result, fail};
 use crate::local::kind::StoreKind;
@@ -116,8 +116,9 @@ pub(crate) fn place(job: &JobConfig) -> Result<TransportConfig> {
     let grace_ms = (job.peer_timeout_ms / 4).min(MOST_GRACE_MS);
     let is_scheduler = job.role == Role::Scheduler;
     // Those of a process that connects anew may remain for a while.
+    let of_worker = u64::from(job.connections.unwrap_or(MOST_CONNECTIONS));
     let most_connections =
-        2 * (2 * u64::from(job.workers) + u64::from(job.servers)) + SPARE_CONNECTIONS;
+        2 * (of_worker * u64::from(job.workers) + u64::from(job.servers)) + SPARE_CONNECTIONS;
     Ok(TransportConfig {
         listen,
         advertised,
@@ -128,6 +129,7 @@ pub(crate) fn place(job: &JobConfig) -> Result<TransportConfig> {
         grace_ms,
         shm: job.shm,
         transport: job.transport.as_str().into(),
+        connections: job.connections,
         most_connections,
         credentials,
     })

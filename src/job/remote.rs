@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use crate::deadline::Deadline;
+use crate::digest::KeyDigest;
 use crate::error::{Error, Result, fail};
 use crate::key::Key;
 use crate::local::call::DataCall;
@@ -62,6 +63,11 @@ pub(crate) trait JobMember: Send + Sync {
     /// Finds a key that another worker may have initialised.
     fn look_up(&self, call: &'static str, _key: Key) -> Result<()> {
         Err(self.no_worker(call))
+    }
+
+    /// Round and digests of keys.
+    fn digest(&self, _keys: &[Key]) -> Result<Vec<KeyDigest>> {
+        Err(self.no_worker("digest"))
     }
 
     fn remove(&self, _keys: &[Key]) -> Result<()> {

@@ -39,10 +39,11 @@ impl Local {
             let mut current = self.handling.write();
             let mut changed = current.clone();
             change(&mut changed);
+            changed.version = current.version + 1;
             if !check(&changed)? {
                 return Ok(false);
             }
-            self.keys.table.set_short_merge(changed.short().as_ref());
+            self.set_short_merge(&changed);
             std::mem::replace(&mut *current, changed)
         };
         // Outside the lock: it may run the user's drop function.
@@ -77,8 +78,15 @@ impl Local {
             return Err(fail!(InvalidArgument, "{call}: no optimizer is set; set one first"));
         };
         *optimizer = Arc::new(change(optimizer).map_err(|error| error.at(call))?);
-        self.keys.table.set_short_merge(handling.short().as_ref());
+        handling.version += 1;
+        self.set_short_merge(&handling);
         Ok(())
+    }
+
+    /// Short calls merge as others, and not at all if the digest log needs a record of each push.
+    fn set_short_merge(&self, handling: &Handling) {
+        let short = handling.short().filter(|_| !self.applier.logs_digests());
+        self.keys.table.set_short_merge(short.as_ref());
     }
 
     /// Refuses keys with elements that an optimizer cannot change or a codec cannot take.

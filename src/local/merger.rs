@@ -1,5 +1,6 @@
 //! How the pushes of a store merge: by assignment, an updater or an optimizer.
 
+use std::fmt::Write;
 use std::sync::Arc;
 
 use super::updater::Updater;
@@ -13,10 +14,12 @@ pub(crate) struct Handling {
     /// The codec of each value, applied before they are added up.
     pub(crate) codec: Option<Arc<Codec>>,
     pub(crate) merger: Merger,
+    /// Number of the setting: in a local store of the changes before it, in a job the version of the servers.
+    pub(crate) version: u64,
 }
 
 impl Handling {
-    pub(crate) const PLAIN: Self = Self { codec: None, merger: Merger::Assign };
+    pub(crate) const PLAIN: Self = Self { codec: None, merger: Merger::Assign, version: 0 };
 
     /// Refuses keys whose elements the codec cannot take or the optimizer cannot change.
     pub(crate) fn check(&self, dtype: DType) -> Result<(), String> {
@@ -36,6 +39,23 @@ impl Handling {
             }
             _ => None,
         }
+    }
+
+    /// The rule with its options, and the codec with its.
+    pub(crate) fn describe(&self) -> (String, String) {
+        let mut rule = match &self.merger {
+            Merger::Assign => "assign".to_owned(),
+            Merger::Updater(_) => "updater".to_owned(),
+            Merger::Optimizer(rule) => format!("{} {}", rule.name(), rule.options_text()),
+        };
+        if let Merger::Optimizer(optimizer) = &self.merger {
+            for (key, option, value) in optimizer.multipliers() {
+                let _ = write!(rule, " {option}[{}]={value}", key.id());
+            }
+        }
+        let codec = self.codec.as_ref();
+        let codec = codec.map(|it| format!("{} {}", it.name(), it.params()));
+        (rule.trim_end().to_owned(), codec.unwrap_or_else(|| "none".into()).trim_end().to_owned())
     }
 
     /// The codec of the values of a key. Integers are never compressed.
@@ -68,7 +88,7 @@ impl ShortMerge {
             Self::Assign => Merger::Assign,
             Self::Rule(optimizer) => Merger::Optimizer(optimizer),
         };
-        Handling { codec: None, merger }
+        Handling { merger, ..Handling::PLAIN }
     }
 }
 

@@ -6,6 +6,7 @@ pub(crate) mod call;
 pub(crate) mod checkpoint;
 pub(crate) mod compress;
 pub(crate) mod counters;
+pub(crate) mod digest;
 pub(crate) mod fast;
 pub(crate) mod handling;
 pub(crate) mod keys;
@@ -143,6 +144,7 @@ impl Local {
             row_sums: Mutex::default(),
             released: Released::new(),
             counters: Counters::default(),
+            digests: std::sync::OnceLock::new(),
             #[cfg(feature = "cuda")]
             devices: devices.clone(),
         };

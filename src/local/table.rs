@@ -75,6 +75,8 @@ pub(crate) struct Value {
     /// The residuals of a codec.
     pub(crate) residuals: Option<Box<Residuals>>,
     pub(crate) buffer: Buffer,
+    /// Pushes of the key since its init; not counted on a server.
+    pub(crate) merges: u64,
     /// The optimizer's state of the key.
     pub(crate) state: Option<OptimizerState>,
     /// The memory of a key on a device; the buffer is empty then.
@@ -88,6 +90,7 @@ impl Value {
             place: ValuePlace::Host,
             residuals: None,
             buffer,
+            merges: 0,
             state: None,
             #[cfg(feature = "cuda")]
             device: None,
@@ -440,6 +443,7 @@ impl KeyTable {
         ready()?;
         for (mut slot, locked) in slots.drain(..).zip(locked) {
             if let Some(mut value) = locked {
+                slot.value.get_mut().merges = value.merges;
                 std::mem::swap(&mut *value, slot.value.get_mut());
             } else {
                 slot.order = self.next_order(slot.key);

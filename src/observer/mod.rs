@@ -139,6 +139,7 @@ impl Observer {
             grace_ms: 0,
             shm: false,
             transport: "tcp".into(),
+            connections: None,
             most_connections: 1,
             credentials: Credentials::load(&job)?,
         };

@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::slice_digests::{DigestOptions, SliceDigests};
 use super::slice_queue::{SliceQueue, SliceReply, SliceTask, TaskList};
 use crate::codec::{self, Origin};
 use crate::error::{Result, fail};
 use crate::job::row_runs::KeyPartition;
 use crate::job::settings::Change;
-use crate::job::wanted::{self, WANT_STATE};
+use crate::job::wanted::{self, WANT_DIGEST, WANT_STATE};
 use crate::key::Key;
 use crate::local::Local;
 use crate::local::merger::Handling;
@@ -60,6 +61,8 @@ pub(super) struct DispatchState {
     by_tree: bool,
     /// Empty lists for the tasks of slices.
     lists: Vec<TaskList>,
+    /// What slices digest.
+    digests: Option<DigestOptions>,
 }
 
 impl ServerDispatch {
@@ -96,7 +99,7 @@ impl DispatchState {
     fn enter(&mut self, action: ServerAction<Bytes>) -> Option<Arc<SliceQueue>> {
         let (name, job) = match action {
             ServerAction::Install { slice, place, data } => {
-                let shard = shard_of(slice, &place)
+                let shard = shard_of(slice, &place, self.digests.as_ref())
                     .inspect_err(|error| log(Level::Error, || format!("init: {error}")));
                 self.last = None;
                 self.shards.insert(slice, Arc::new(shard.ok()?));
@@ -115,13 +118,14 @@ impl DispatchState {
             ServerAction::Restore { slice, data } => {
                 (slice, SliceTask::Restore(data, self.handling(u64::MAX)?))
             }
-            ServerAction::Close { slice, setting, .. } => {
+            ServerAction::Close { slice, round, setting } => {
                 let setting = if self.asynchronous { u64::MAX } else { setting };
                 let (by_tree, handling) = (self.by_tree, self.handling(setting)?);
-                (slice, SliceTask::Close { by_tree, handling })
+                (slice, SliceTask::Close { round, by_tree, handling })
             }
             ServerAction::Answer(answer) => {
-                let wants_state = answer.wanted.first() == Some(&WANT_STATE);
+                let first = answer.wanted.first();
+                let wants_state = first.is_some_and(|it| [WANT_STATE, WANT_DIGEST].contains(it));
                 let handling = if wants_state { self.handling(u64::MAX) } else { None };
                 (answer.slice, SliceTask::Answer(answer, handling))
             }
@@ -146,7 +150,8 @@ impl DispatchState {
     fn set(&mut self, version: u64, fields: &[u8]) {
         let Some(before) = self.handling(version) else { return };
         match Change::decode(fields).and_then(|change| change.apply(&before)) {
-            Ok(handling) => {
+            Ok(mut handling) => {
+                handling.version = version;
                 self.handlings.insert(version, Arc::new(handling));
                 if self.handlings.len() > MOST_SETTINGS {
                     self.handlings.pop_first();
@@ -164,7 +169,10 @@ impl DriverHost for ServerDispatch {
 
     fn registry(&self) -> DispatchState {
         let first = Arc::new(self.local.handling.read().clone());
-        DispatchState { handlings: [(0, first)].into(), ..DispatchState::default() }
+        let (log, settings) = (self.local.applier.digests.get(), &self.local.settings.digests);
+        let digests =
+            settings.values.then(|| DigestOptions { log: log.map(Arc::clone), all: settings.all });
+        DispatchState { handlings: [(0, first)].into(), digests, ..DispatchState::default() }
     }
 
     fn todo() -> Vec<Arc<SliceQueue>> {
@@ -229,21 +237,35 @@ fn reply(driver: &Arc<Driver<ServerDispatch>>, replies: &mut Vec<SliceReply>) {
 }
 
 /// A slice as a key of its own, for the arithmetic. The only slice of an uncut key has the key's shape.
-fn shard_of(name: SliceName, place: &Placement) -> Result<SliceQueue> {
+fn shard_of(
+    name: SliceName,
+    place: &Placement,
+    digests: Option<&DigestOptions>,
+) -> Result<SliceQueue> {
     let key = Key::from(name.key);
     let unknown = || fail!(Unsupported, "key {} has a dtype or a shape that is unknown", key.id());
     let dtype = DType::from_code(place.spec.dtype).ok_or_else(unknown)?;
     let (start, bytes) = place.range(name.slice);
     let unit = KeyPartition::new(place).unit as u64;
     let whole = place.servers.len() == 1;
-    let extent = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
     let shape: Vec<i64> = if whole {
-        place.spec.shape.iter().map(|number| extent(*number)).collect()
+        extents(place)
     } else {
         vec![extent(bytes / dtype.size() as u64 / unit), extent(unit)]
     };
     let count = element_count(&shape).ok_or_else(unknown)?;
     let block = start / dtype.size() as u64 / codec::BLOCK as u64;
     let slot = Slot::new(key, 0, dtype, &shape, count)?;
-    Ok(SliceQueue::new(slot, name.slice, block, whole))
+    let bytes = element_count(&extents(place)).map_or(0, |count| count * dtype.size());
+    let digests = digests.map(|it| Box::new(SliceDigests::new(it.clone(), start, bytes as u64)));
+    Ok(SliceQueue::new(slot, name.slice, (block, whole), digests))
+}
+
+/// The shape of a key.
+fn extents(place: &Placement) -> Vec<i64> {
+    place.spec.shape.iter().map(|number| extent(*number)).collect()
+}
+
+fn extent(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
 }

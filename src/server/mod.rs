@@ -2,6 +2,7 @@
 
 mod dispatch;
 mod slice_context;
+mod slice_digests;
 mod slice_queue;
 mod slice_value;
 mod tree_sum;
@@ -58,6 +59,7 @@ impl ServerProcess {
         let limits = options::limits(&self.job, self.kind);
         // A user's updater needs uncut keys.
         let whole = matches!(self.local.handling.read().merger, Merger::Updater(_));
+        self.local.open_digest_log(self.kind.name(), "server", self.job.servers)?;
         let driver = Driver::start(
             ServerDispatch::new(Arc::clone(&self.local)),
             self.job.trace.clone(),

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::slice_context::SliceContext;
+use super::slice_digests::SliceDigests;
 use super::slice_value::SliceValue;
 use crate::codec::Origin;
 use crate::error::{Result, fail};
@@ -36,6 +37,7 @@ pub(super) enum SliceTask {
     },
     Restore(Bytes, Arc<Handling>),
     Close {
+        round: u64,
         by_tree: bool,
         handling: Arc<Handling>,
     },
@@ -71,8 +73,16 @@ struct TaskQueue {
 }
 
 impl SliceQueue {
-    pub(super) fn new(slot: Slot, slice: u32, block: u64, whole: bool) -> Self {
-        let (queue, state) = (Mutex::default(), Mutex::default());
+    pub(super) fn new(
+        slot: Slot,
+        slice: u32,
+        (block, whole): (u64, bool),
+        digests: Option<Box<SliceDigests>>,
+    ) -> Self {
+        let mut value = SliceValue::default();
+        value.digests = digests;
+        let state = Mutex::new(value);
+        let queue = Mutex::default();
         Self { slot, slice, block, whole, queue, state, round: AtomicU64::new(0) }
     }
 
@@ -142,11 +152,13 @@ impl SliceQueue {
             SliceTask::Install(data) => state.install(of, data),
             SliceTask::Restore(data, handling) => state.restore(of, &data, &handling),
             SliceTask::Add { first, rows: true, data, origin, .. } => {
+                state.note_push(of.slot, (first, true), origin.rank, &data);
                 state.begin(first);
                 state.add_rows(origin.rank, data);
                 Ok(())
             }
             SliceTask::Add { first, by_tree: true, data, origin, .. } => {
+                state.note_push(of.slot, (first, false), origin.rank, &data);
                 if let Err(error) = state.add_to_tree(of, first, origin.rank, data) {
                     state.lose(error);
                 }
@@ -154,21 +166,26 @@ impl SliceQueue {
             }
             SliceTask::Add { first, data, origin, handling, .. } => {
                 let round = origin.round.wrapping_add(state.ahead(origin.rank));
-                let added = decode(of, data, Origin { round, ..origin }, handling)
-                    .and_then(|data| state.add(of, first, data));
+                let added =
+                    decode(of, data, Origin { round, ..origin }, handling).and_then(|data| {
+                        state.note_push(of.slot, (first, false), origin.rank, &data);
+                        state.add(of, first, data)
+                    });
                 if let Err(error) = added {
                     state.lose(error);
                 }
                 Ok(())
             }
-            SliceTask::Close { by_tree, handling } => {
+            SliceTask::Close { round, by_tree, handling } => {
                 state.set_failure(None);
-                match state.take_lost() {
+                let closed = match state.take_lost() {
                     Some(error) => Err(error),
                     None => self
                         .check_whole(&handling.merger)
                         .and_then(|()| state.close(of, by_tree, &handling)),
-                }
+                };
+                state.note_round(of.slot, round, closed.is_err(), &handling);
+                closed
             }
             SliceTask::Answer(answer, handling) => {
                 let value = state.answer(of, &answer.wanted, handling.as_deref());
@@ -232,7 +249,7 @@ mod tests {
         let bytes =
             |value: u8| Bytes::of_block(blocks.make(16, |room| room.zeroed().fill(value)).unwrap());
         let slot = Slot::new(Key::from(1u64), 0, DType::U8, &[16], 16).unwrap();
-        let shard = SliceQueue::new(slot, 0, 0, true);
+        let shard = SliceQueue::new(slot, 0, (0, true), None);
         let post = |job| shard.post(job, TaskList::default);
         let plain = Arc::new(Handling::PLAIN);
         let add = |first, data, handling| {
@@ -243,7 +260,7 @@ mod tests {
         post(add(true, bytes(2), None));
         // An encoded contribution without a codec in force.
         post(add(false, bytes(3), Some(Arc::clone(&plain))));
-        post(SliceTask::Close { by_tree: false, handling: Arc::clone(&plain) });
+        post(SliceTask::Close { round: 1, by_tree: false, handling: Arc::clone(&plain) });
         let tracer = Tracer::new(None, std::time::Instant::now());
         let work = || {
             let list = shard.work(&local, &tracer, &blocks, &mut |_| panic!("an answer"));
@@ -257,7 +274,7 @@ mod tests {
         assert!(shard.state.lock().failure().is_some(), "the round has failed");
         assert_eq!(stored(), [1; 16], "and nothing of it is merged");
         post(add(true, bytes(4), None));
-        post(SliceTask::Close { by_tree: false, handling: plain });
+        post(SliceTask::Close { round: 2, by_tree: false, handling: plain });
         work();
         assert!(shard.state.lock().failure().is_none(), "the next one is as good as any");
         assert_eq!(stored(), [4; 16]);
@@ -269,7 +286,7 @@ mod tests {
         let blocks = Arc::<BlockPool>::default();
         let bytes = |bytes: &[u8]| Bytes::of_block(blocks.join(&[bytes]).unwrap());
         let slot = Slot::new(Key::from(1u64), 0, DType::F16, &[4], 4).unwrap();
-        let shard = SliceQueue::new(slot, 0, 0, true);
+        let shard = SliceQueue::new(slot, 0, (0, true), None);
         let post = |job| shard.post(job, TaskList::default);
         let add = |rank, data| {
             let origin = Origin { key: 1, rank, round: 0, block: 0 };
@@ -277,7 +294,7 @@ mod tests {
             post(SliceTask::Add { first, by_tree, rows, data, origin, handling });
         };
         let close = || {
-            post(SliceTask::Close { by_tree: true, handling: Arc::new(Handling::PLAIN) });
+            post(SliceTask::Close { round: 1, by_tree: true, handling: Arc::new(Handling::PLAIN) });
             let tracer = Tracer::new(None, std::time::Instant::now());
             shard.work(&local, &tracer, &blocks, &mut |_| panic!("an answer"));
             let mut state = shard.state.lock();

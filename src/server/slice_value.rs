@@ -7,14 +7,18 @@ use std::sync::Arc;
 use smallvec::{SmallVec, smallvec};
 
 use super::slice_context::{SliceContext, lent};
+use super::slice_digests::SliceDigests;
 use super::tree_sum::{Subtree, TreeSum, wide_slot};
+use crate::digest::RunDigest;
 use crate::error::{Error, Result, fail};
 use crate::job::row_runs;
+use crate::job::slice_digest;
 use crate::job::slice_state::{self, StateUpdate};
 use crate::job::sums::sum_dtype;
-use crate::job::wanted::{WANT_ROWS, WANT_STATE, WANT_UNSENT, WANT_VALUE};
+use crate::job::wanted::{WANT_DIGEST, WANT_ROWS, WANT_STATE, WANT_UNSENT, WANT_VALUE};
 use crate::kernel::SumOrder;
 use crate::local::apply::{CallLimits, KeyPush};
+use crate::local::digest::{optimizer_of, state_runs};
 use crate::local::merger::{Handling, Merger};
 use crate::local::plan::RowsOf;
 use crate::local::table::Slot;
@@ -33,6 +37,8 @@ pub(super) struct SliceValue {
     /// Last contribution to the open round.
     last: Option<Bytes>,
     extras: Option<Box<SliceExtras>>,
+    /// Digests of its rounds, if the server makes them.
+    pub(super) digests: Option<Box<SliceDigests>>,
 }
 
 /// Rare state of a slice.
@@ -70,6 +76,46 @@ struct SliceSum {
 }
 
 impl SliceValue {
+    /// Notes a contribution to the open round for the digests.
+    pub(super) fn note_push(
+        &mut self,
+        slot: &Slot,
+        (first, rows): (bool, bool),
+        rank: u64,
+        data: &Bytes,
+    ) {
+        let Some(digests) = &mut self.digests else { return };
+        if rows {
+            digests.add_rows(first, rank, data, slot);
+        } else {
+            digests.add(first, rank, data);
+        }
+    }
+
+    /// Digests the value of a round that has closed, while it is in the cache.
+    pub(super) fn note_round(
+        &mut self,
+        slot: &Slot,
+        round: u64,
+        failed: bool,
+        handling: &Handling,
+    ) {
+        let Some(digests) = &mut self.digests else { return };
+        let value = slot.value.own();
+        let stored = match &self.shared {
+            Some(shared) => shared.bytes(),
+            None => value.buffer.bytes(),
+        };
+        digests.close((slot, round, failed), &stored[..slot.bytes()], &value, handling);
+    }
+
+    /// A call has replaced the value.
+    fn note_replacement(&mut self) {
+        if let Some(digests) = &mut self.digests {
+            digests.replaced();
+        }
+    }
+
     fn extras_mut(&mut self) -> &mut SliceExtras {
         self.extras.get_or_insert_default()
     }
@@ -113,6 +159,7 @@ impl SliceValue {
 
     pub(super) fn install(&mut self, of: SliceContext<'_>, data: Bytes) -> Result<()> {
         of.slot.value.own().buffer = own(data, of.blocks)?;
+        self.note_replacement();
         self.shared = None;
         Ok(())
     }
@@ -129,6 +176,7 @@ impl SliceValue {
                 let (merger, mut value) = (&handling.merger, of.slot.value.own());
                 let restored = slice_state::restore(of.slot, &mut value, state, merger, of.blocks);
                 if restored.is_ok() {
+                    self.note_replacement();
                     self.shared = None;
                 }
                 restored
@@ -376,6 +424,15 @@ impl SliceValue {
                 // State of an earlier rule is dropped: no later push reads it.
                 let merger = handling.map_or(&Merger::Assign, |it| &it.merger);
                 slice_state::encode(&slot.value.own(), shared.bytes(), merger, blocks)
+            }
+            Some((&WANT_DIGEST, _)) => {
+                let merger = handling.map_or(&Merger::Assign, |it| &it.merger);
+                let value = slot.value.own();
+                let states = state_runs(optimizer_of(merger), &value);
+                let known = self.digests.as_ref().and_then(|it| it.value());
+                let whole = || RunDigest::of(&shared.bytes()[..slot.bytes()]);
+                let runs = std::iter::once(known.unwrap_or_else(whole));
+                blocks.join(&[&slice_digest::encode(runs.chain(states))])
             }
             Some(_) => Err(fail!(InvalidArgument, "the pull wants what no server has")),
         };

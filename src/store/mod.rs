@@ -29,6 +29,7 @@ pub(crate) use open::read_setting;
 
 use crate::config::{Config, Settings};
 use crate::deadline::Deadline;
+use crate::digest::KeyDigest;
 use crate::error::{Error, Result, fail};
 use crate::interrupt;
 use crate::key::{Key, KeyInfo};
@@ -133,6 +134,10 @@ impl Store {
         let id = claim_id(serial)?;
         log(Level::Info, || format!("opened {} store {serial}: {settings:?}", kind.name()));
         let local = Arc::new(Local::new(serial, id, settings, kind));
+        if !kind.is_distributed() {
+            let opened = local.open_digest_log(kind.name(), "worker", 0);
+            opened.inspect_err(|_| release_id(id)).map_err(|error| error.at("create"))?;
+        }
         let remote = panics::catch(|| join(&local, kind, config))
             .unwrap_or_else(|panic| Err(panics::internal(&panic)))
             .inspect_err(|_| release_id(id))?;
@@ -336,6 +341,19 @@ impl Store {
         })
     }
 
+    /// Round and digests of each key: what this thread's earlier pushes have made of it, at one moment between
+    /// two rounds. docs/semantics.md defines the digests; equal bits have equal ones, however they were merged.
+    ///
+    /// # Errors
+    /// `KeyNotFound`; `Timeout` if a key stays in use, or in a job a worker's push is missing.
+    pub fn digest(&self, keys: &[Key]) -> Result<Vec<KeyDigest>> {
+        let _span = spans::enter!("digest", keys = keys.len());
+        self.enter(CallClass::Work, |local| match &self.remote {
+            Some(remote) => remote.digest(keys),
+            None => local.digest(keys),
+        })
+    }
+
     pub(crate) fn wait_ticket(&self, ticket: u64, deadline: Deadline) -> Result<()> {
         let _span = spans::enter!("wait", ticket);
         if self.callback() == Some(CallbackKind::Done) {
@@ -478,7 +496,7 @@ impl Store {
                 "{{\"type\":\"{}\",\"keys\":{},\"bytes\":{},\"pushes\":{},\"pulls\":{},\
                  \"push_bytes\":{},\"pull_bytes\":{},\"updater_calls\":{},\"pending\":{pending},\
                  \"failed\":{failed},\"threads\":{},\"isa\":\"{}\",\
-                 \"compression\":\"{codec}\",\"compression_params\":\"{codec_params}\"{}{}}}",
+                 \"compression\":\"{codec}\",\"compression_params\":\"{codec_params}\"{}{}{}}}",
                 self.kind.name(),
                 keys,
                 bytes,
@@ -490,6 +508,7 @@ impl Store {
                 local.settings.threads,
                 local.settings.isa.name(),
                 devices::statistics(local),
+                local.digest_statistics(),
                 self.remote.as_ref().map_or(String::new(), |remote| remote.stats()),
             ))
         })

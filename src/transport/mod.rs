@@ -160,6 +160,8 @@ pub(crate) struct TransportConfig {
     pub(crate) shm: bool,
     /// [`AUTO`], or the one transport that this process uses beside its connections.
     pub(crate) transport: Arc<str>,
+    /// Number of connections that a worker makes with a server; None leaves it to the length of the link.
+    pub(crate) connections: Option<u8>,
     /// Maximum number of connections at a time.
     pub(crate) most_connections: u64,
     /// Credentials that this process presents, and by which it checks its peers, if any.

@@ -19,6 +19,7 @@ pub(super) fn place(listen: Option<&str>, calls: DialPolicy) -> TransportConfig 
         grace_ms: 200,
         shm: true,
         transport: super::AUTO.into(),
+        connections: None,
         most_connections: 10,
         credentials: None,
     }

@@ -73,7 +73,6 @@ fn slice_of(slice_bytes: u64, item: u64) -> u64 {
 mod tests {
     use super::*;
     use crate::codec::Codec;
-    use crate::local::merger::Merger;
     use std::sync::Arc;
 
     fn check(limit: &MessageLimit<'_>, count: u64) -> std::result::Result<(), String> {
@@ -111,7 +110,7 @@ mod tests {
     #[test]
     fn a_codec_that_makes_a_slice_larger_counts() {
         let codec = Codec::new("topk", "ratio=1").unwrap().map(Arc::new);
-        let handling = Handling { codec, merger: Merger::Assign };
+        let handling = Handling { codec, ..Handling::PLAIN };
         let (call, slice_bytes) = ("set_compression", 900 << 20);
         let limit = MessageLimit {
             call,

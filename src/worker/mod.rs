@@ -3,6 +3,7 @@
 mod call;
 mod collective;
 mod completions;
+mod digests;
 mod inits;
 mod inputs;
 #[cfg(test)]
@@ -26,6 +27,7 @@ use std::sync::{Arc, Weak};
 
 use crate::config::{self, JobConfig};
 use crate::deadline::Deadline;
+use crate::digest::KeyDigest;
 use crate::error::{Error, ErrorKind, Result, fail};
 use crate::interrupt;
 use crate::job::encoding::WorkerResiduals;
@@ -78,6 +80,8 @@ pub(crate) struct WorkerStore {
     driver: Arc<Driver<CompletionTable>>,
     rank: u32,
     workers: u32,
+    servers: u32,
+    kind: StoreKind,
     slice_bytes: u64,
     sums: WorkerSums,
     server_updater: bool,
@@ -144,6 +148,8 @@ impl WorkerStore {
                 local: Arc::clone(local),
                 rank: me.rank,
                 workers: job.workers,
+                servers: job.servers,
+                kind,
                 slice_bytes: job.slice_bytes,
                 sums,
                 server_updater: job.server_updater,
@@ -426,6 +432,9 @@ impl JobMember for WorkerStore {
     /// Leaves the job; pending calls have ended before.
     fn close(&self, deadline: Deadline) -> Result<()> {
         let result = self.request(deadline, WorkerMachine::close);
+        if result.is_ok() {
+            self.local.log_names(self.kind.name(), self.servers);
+        }
         self.abort();
         match result {
             // The worker has been closed before.
@@ -526,6 +535,10 @@ impl JobMember for WorkerStore {
 
     fn look_up(&self, call: &'static str, key: Key) -> Result<()> {
         self.find(call, [key].into_iter())
+    }
+
+    fn digest(&self, keys: &[Key]) -> Result<Vec<KeyDigest>> {
+        self.digests(keys)
     }
 
     fn remove(&self, keys: &[Key]) -> Result<()> {

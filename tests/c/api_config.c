@@ -18,6 +18,8 @@ static void good_values_are_accepted(void) {
         {"updater_undo", "no"}, {"updater_undo", "yes"}, {"cuda", "auto"},
         {"cuda", "no"},         {"cuda", "/opt/libcuda.so.1"},
         {"device_bytes", "4096"}, {"sum_order", "linear"}, {"sum_order", "tree"},
+        {"device_bytes", "4096"}, {"digests", "off"},     {"digests", "all"},
+        {"digest_log", "/tmp/log"}, {"digest_log_bytes", "65536"},
     };
     kv_config *config = new_config();
     for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
@@ -35,6 +37,8 @@ static void bad_values_name_the_option_and_the_value(void) {
         {"timeout_ms", ""},      {"timeout_ms", "-2"},    {"timeout_ms", "9223372036854775808"},
         {"updater_undo", "maybe"}, {"updater_undo", ""},     {"cuda", ""},
         {"device_bytes", "4095"}, {"device_bytes", "all"}, {"sum_order", "Tree"}, {"sum_order", ""},
+        {"device_bytes", "4095"}, {"device_bytes", "all"},
+        {"digests", "some"},     {"digest_log", ""},       {"digest_log_bytes", "65535"},
     };
     kv_config *config = new_config();
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {

@@ -149,6 +149,21 @@ static void sum_order_comes_from_the_environment(void) {
     }
 }
 
+/* A log needs digests, and a folder that can be made. */
+static void digest_log_comes_from_the_environment(void) {
+    kv_store *store = NULL;
+    CHECK(setenv("KV_DIGEST_LOG", "/proc/no such folder", 1) == 0);
+    CHECK_STATUS(kv_create("local", NULL, &store), KV_ERR_OPTION);
+    CHECK(error_says("digests"));
+    CHECK(setenv("KV_DIGESTS", "values", 1) == 0);
+    CHECK_STATUS(kv_create("local", NULL, &store), KV_ERR_IO);
+    CHECK(error_says("/proc/no such folder"));
+    CHECK(unsetenv("KV_DIGEST_LOG") == 0);
+    CHECK_STATUS(kv_create("local", NULL, &store), KV_OK);
+    CHECK(unsetenv("KV_DIGESTS") == 0);
+    kv_free(store);
+}
+
 static void timeout_ms_comes_from_the_environment(void) {
     gate at = GATE_CLOSED;
     int64_t number = 1;
@@ -250,6 +265,7 @@ int main(void) {
     the_environment_counts_unless_the_config_says_more();
     updater_undo_comes_from_the_environment();
     sum_order_comes_from_the_environment();
+    digest_log_comes_from_the_environment();
     timeout_ms_comes_from_the_environment();
     a_local_store_is_the_only_worker("local");
     a_local_store_is_the_only_worker("device");

@@ -41,6 +41,7 @@ static void without_a_store(void) {
     CHECK_REFUSED(kv_key_info(NULL, key, NULL, NULL, NULL, 0));
     CHECK_REFUSED(kv_key_device(NULL, key, &(kv_device){KV_CPU, 0}));
     CHECK_REFUSED(kv_keys(NULL, NULL, 0, &size));
+    CHECK_REFUSED(kv_digest(NULL, NULL, NULL, 0));
     CHECK_REFUSED(kv_init(NULL, &key, &tensor, 1));
     CHECK_REFUSED(kv_init(NULL, NULL, NULL, 0));
     CHECK_REFUSED(kv_push(NULL, &key, &tensor, 1, 0, NULL));
@@ -83,6 +84,8 @@ static void without_a_place_for_the_answer(kv_store *store) {
     CHECK_REFUSED(kv_key_device(store, 1, NULL));
     CHECK_REFUSED(kv_stream((kv_device){KV_CUDA, 0}, NULL));
     CHECK_REFUSED(kv_keys(store, keys, 4, NULL));
+    CHECK_REFUSED(kv_digest(store, NULL, &(kv_key_digest){0, 0, 0}, 1));
+    CHECK_REFUSED(kv_digest(store, &(kv_key){1}, NULL, 1));
     CHECK_REFUSED(kv_keys(store, NULL, 4, &(size_t){0}));
     CHECK_REFUSED(kv_stats(store, NULL, 100, NULL));
 }
@@ -136,6 +139,7 @@ static void null_where_it_is_allowed(kv_store *store) {
     CHECK_STATUS(kv_keys(store, NULL, 0, &size), KV_OK);
     CHECK(size == 1);
     CHECK_STATUS(kv_stats(store, NULL, 0, NULL), KV_OK);
+    CHECK_STATUS(kv_digest(store, NULL, NULL, 0), KV_OK);
     CHECK_STATUS(kv_set_updater(store, NULL, NULL, NULL), KV_OK);
     CHECK_STATUS(kv_set_logger(KV_LOG_OFF, NULL, NULL, NULL), KV_OK);
     CHECK_STATUS(kv_remove(store, NULL, 0), KV_OK);

@@ -6,8 +6,10 @@
     reason = "exact bits are compared, and kept in numbers of 64 bits"
 )]
 
+pub mod digest;
 pub mod folder;
 pub mod gate;
+pub mod long_link;
 pub mod memory;
 pub mod model;
 pub mod network;

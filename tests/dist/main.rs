@@ -18,6 +18,7 @@ mod asking;
 mod checkpoint;
 mod codecs;
 mod collisions;
+mod digests;
 mod done;
 mod ends;
 #[cfg(feature = "fault-injection")]

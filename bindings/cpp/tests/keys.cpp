@@ -28,6 +28,27 @@ void a_literal_zero_is_a_key() {
     CHECK(out == ones && store.keys() == std::vector<kv::Key>{0});
 }
 
+void digests_are_those_of_the_bytes() {
+    kv::Store store("local");
+    store.init("weight", one());
+    store.init(2, one());
+    store.push(2, one());
+    std::uint64_t sum = ~std::uint64_t{0};
+    const auto* bytes = reinterpret_cast<const unsigned char*>(ones.data());
+    for (std::size_t i = 0; i < ones.size() * sizeof(float); i++) {
+        sum ^= bytes[i];
+        for (int bit = 0; bit < 8; bit++) {
+            sum = (sum >> 1) ^ ((sum & 1) != 0 ? 0x9a6c9329ac4bc9b5 : 0);
+        }
+    }
+    const auto digests = store.digest({2, "weight"});
+    CHECK(digests.size() == 2 && digests[0].round == 1 && digests[1].round == 0);
+    CHECK(digests[0].value == ~sum && digests[1].value == ~sum && digests[0].state == 0);
+    CHECK(store.digest("weight").front().value == ~sum);
+    CHECK(store.digest(std::vector<int>{}).empty());
+    CHECK_THROWS(store.digest(9), KV_ERR_KEY_NOT_FOUND, "key 9");
+}
+
 template <class Integer>
 void integers_of_this_type_are_keys(kv::Store& store) {
     const Integer highest = std::numeric_limits<Integer>::max();
@@ -183,6 +204,7 @@ void removed_keys_are_free() {
 int main() {
     return run("keys", [] {
         a_literal_zero_is_a_key();
+    digests_are_those_of_the_bytes();
         integers_of_every_type_are_keys();
         names_of_every_type_are_keys();
         colliding_names_are_refused();

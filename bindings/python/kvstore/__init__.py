@@ -69,7 +69,7 @@ from ._errors import (
     UnsupportedError,
 )
 from ._lent import DeviceArray
-from ._store import KeyInfo, KVStore, create
+from ._store import KeyDigest, KeyInfo, KVStore, create
 from ._streams import set_stream, stream
 from ._ticket import Ticket
 
@@ -92,6 +92,7 @@ __all__ = [
     "IoError",
     "KVStore",
     "KVStoreError",
+    "KeyDigest",
     "KeyExistsError",
     "KeyInfo",
     "KeyNotFoundError",

@@ -45,6 +45,12 @@ class Device(ctypes.Structure):
     _fields_ = [("type", c_int32), ("id", c_int32)]
 
 
+class Digest(ctypes.Structure):
+    """A kv_key_digest."""
+
+    _fields_ = [("round", c_uint64), ("value", c_uint64), ("state", c_uint64)]
+
+
 Updater = CFUNCTYPE(c_int32, c_void_p, c_uint64, POINTER(Tensor), POINTER(Tensor))
 Logger = CFUNCTYPE(None, c_void_p, c_int32, c_char_p)
 Done = CFUNCTYPE(None, c_void_p, c_uint64, c_int32)
@@ -84,6 +90,7 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "kv_key_info": (c_void_p, c_uint64, c_void_p, c_void_p, c_void_p, c_int32),
     "kv_key_device": (c_void_p, c_uint64, c_void_p),
     "kv_keys": (c_void_p, c_void_p, c_size_t, c_void_p),
+    "kv_digest": (c_void_p, c_void_p, c_void_p, c_size_t),
     "kv_remove": (c_void_p, c_void_p, c_size_t),
     "kv_wait": (c_void_p, c_uint64, c_int64),
     "kv_wait_all": (c_void_p, c_int64),

@@ -89,6 +89,11 @@ def keys_and_values(kv: kvstore.KVStore) -> None:
     dtype: str = info.dtype
     shape: tuple[int, ...] = info.shape
     assert (dtype, shape) == ("float32", (3,))
+    digest: kvstore.KeyDigest = kv.digest("weight")
+    both: tuple[int, int] = digest.value, digest.state
+    assert digest.round >= 0 and both
+    digests = kv.digest(["weight", 2])
+    assert isinstance(digests, list)
     device: str = kv.key_device("weight")
     assert device == "cpu"
 

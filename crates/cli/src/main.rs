@@ -10,6 +10,7 @@ mod certs;
 #[cfg(test)]
 #[path = "../../../tests/common/corpus.rs"]
 mod corpus;
+mod diff;
 mod doctor;
 mod ending;
 #[cfg(test)]
@@ -47,6 +48,7 @@ enum Command {
     Server(serve::ServerOptions),
     Scheduler(serve::SchedulerOptions),
     Inspect(observe::inspect::Arguments),
+    Diff(diff::Arguments),
     Completions(generate::Completions),
     Man(generate::Man),
     Certs(certs::Arguments),
@@ -80,6 +82,7 @@ fn run() -> anyhow::Result<ExitCode> {
         Command::Server(arguments) => serve::server(&arguments),
         Command::Scheduler(arguments) => serve::scheduler(&arguments),
         Command::Inspect(arguments) => Ok(observe::inspect::run(&arguments)),
+        Command::Diff(arguments) => diff::run(&arguments),
         Command::Completions(arguments) => generate::completions(&arguments, definition()),
         Command::Man(arguments) => generate::man(&arguments, definition()),
         Command::Certs(arguments) => certs::run(&arguments),

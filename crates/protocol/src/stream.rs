@@ -24,6 +24,10 @@ const LONGEST_TURN: Time = 50 * MS;
 /// Bytes of the reorder buffer beside those of a window: the last message of a window may be larger than
 /// the rest of it.
 const EARLY_BYTES: u64 = 1 << 20;
+/// The same over a link with such a round trip: its window is larger, and several connections reorder as much as
+/// they have in flight.
+const LONG_LINK: Time = MS;
+const EARLY_BYTES_OF_LONG_LINK: u64 = 60 << 20;
 
 /// An unacknowledged message.
 #[derive(Debug)]
@@ -217,7 +221,9 @@ impl<D: Data> ReliableStream<D> {
         if sequence > self.reach(limits) {
             return Some(if self.received > 0 { DropReason::Far } else { DropReason::NoRoom });
         }
-        let most = limits.window_bytes.saturating_add(EARLY_BYTES);
+        let is_long = self.window.round_trip().is_some_and(|it| it >= LONG_LINK);
+        let beside = if is_long { EARLY_BYTES_OF_LONG_LINK } else { EARLY_BYTES };
+        let most = limits.window_bytes.saturating_add(beside);
         (self.early_bytes >= most).then_some(DropReason::NoRoom)
     }
 

@@ -4,8 +4,8 @@
 pub(crate) mod device;
 pub(crate) mod rows;
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use super::counters::{CallTally, Counters};
@@ -20,6 +20,7 @@ use super::updater::Updater;
 use crate::deadline::LazyDeadline;
 #[cfg(feature = "cuda")]
 use crate::device::CallQueue;
+use crate::digest::DigestLog;
 use crate::error::{Error, Result, fail};
 use crate::interrupt;
 use crate::key::KeyNames;
@@ -100,6 +101,8 @@ pub(crate) struct Applier {
     /// Wakes waiters for a key.
     pub(crate) released: Released,
     pub(crate) counters: Counters,
+    /// The digest log of this process, if it has one.
+    pub(crate) digests: OnceLock<Arc<DigestLog>>,
     #[cfg(feature = "cuda")]
     pub(crate) devices: DeviceAccess,
 }
@@ -209,11 +212,16 @@ impl Applier {
         }
         tally.add(&CallTally::of(push.values.len(), push.outs.len(), push.slot.bytes()));
         tally.updater_calls += u64::from(matches!(handling.merger, Merger::Updater(_)));
-        if let Some(codec) = handling.codec_of(push.slot.dtype) {
-            return self.push_compressed(push, codec, &handling.merger, &mut value).map(KeyEnd::of);
-        }
-        value.residuals = None;
-        self.merge(push, &handling.merger, &mut value, None).map(KeyEnd::of)
+        let pushed = self.contributions(push, handling);
+        let finished = if let Some(codec) = handling.codec_of(push.slot.dtype) {
+            self.push_compressed(push, codec, &handling.merger, &mut value)?
+        } else {
+            value.residuals = None;
+            self.merge(push, &handling.merger, &mut value, None)?
+        };
+        value.merges += 1;
+        self.log_round(push.slot, handling, &value, pushed);
+        Ok(KeyEnd::of(finished))
     }
 
     /// Merges values into a locked key, and fills its outs. The only value may be the output of a
@@ -352,7 +360,7 @@ impl Applier {
     }
 
     /// Locks a key for reading.
-    fn lock_shared<'a>(
+    pub(crate) fn lock_shared<'a>(
         &'a self,
         call: &str,
         slot: &'a Slot,

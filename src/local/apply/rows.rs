@@ -71,7 +71,10 @@ impl Applier {
                 self.check_here(call, slot, &value)?;
                 tally.add(&CallTally::sum((values.len(), total), (0, 0)));
                 tally.updater_calls += u64::from(matches!(handling.merger, Merger::Updater(_)));
-                self.merge_rows(push, &sums, &mut value, &handling.merger)
+                let finished = self.merge_rows(push, &sums, &mut value, &handling.merger)?;
+                value.merges += 1;
+                self.log_round(push.slot, handling, &value, None);
+                Ok(finished)
             });
         self.row_sums.lock().push(sums);
         result

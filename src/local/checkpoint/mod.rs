@@ -104,7 +104,7 @@ fn add_numbers(header: &mut FileHeader, rules: &FileRules, keys: usize) {
 }
 
 /// Refuses processors whose memory is not in the byte order of files.
-fn check_byte_order(call: &str) -> Result<()> {
+pub(super) fn check_byte_order(call: &str) -> Result<()> {
     if cfg!(target_endian = "little") {
         return Ok(());
     }

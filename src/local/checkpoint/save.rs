@@ -70,7 +70,7 @@ impl Local {
             }
             let state = value.state.as_ref().filter(|_| parts.kept.is_some());
             let residuals = snapshot.residuals(&value);
-            let copies = self.copies(slot, &value, limits)?;
+            let copies = self.copies("save", slot, &value, limits)?;
             let arrays = state.iter().flat_map(|state| state.buffers());
             let unsent = residuals.iter().flat_map(|residuals| residuals.buffers());
             let kept = 1 + parts.kept.map_or(0, |it| it.states + usize::from(it.has_master));
@@ -98,14 +98,26 @@ impl Local {
 
     /// Copies of the arrays of a key on a device; empty if they are in host memory.
     #[cfg(feature = "cuda")]
-    fn copies(&self, slot: &Slot, value: &Value, limits: CallLimits<'_>) -> Result<Vec<Buffer>> {
-        let download = |memory: &KeyMemory| self.applier.download("save", slot, memory, limits);
+    pub(in crate::local) fn copies(
+        &self,
+        call: &'static str,
+        slot: &Slot,
+        value: &Value,
+        limits: CallLimits<'_>,
+    ) -> Result<Vec<Buffer>> {
+        let download = |memory: &KeyMemory| self.applier.download(call, slot, memory, limits);
         value.device.as_deref().map_or(Ok(Vec::new()), download)
     }
 
     #[cfg(not(feature = "cuda"))]
     #[allow(clippy::unused_self, clippy::unnecessary_wraps, reason = "the other build copies")]
-    fn copies(&self, _: &Slot, _: &Value, _: CallLimits<'_>) -> Result<Vec<Buffer>> {
+    pub(in crate::local) fn copies(
+        &self,
+        _: &'static str,
+        _: &Slot,
+        _: &Value,
+        _: CallLimits<'_>,
+    ) -> Result<Vec<Buffer>> {
         Ok(Vec::new())
     }
 

@@ -97,6 +97,7 @@ impl Applier {
             ShortMerge::Rule(optimizer) => self.optimize_short(key, value, optimizer)?,
         }
         value.residuals = None;
+        value.merges += 1;
         Some(())
     }
 

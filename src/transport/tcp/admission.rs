@@ -5,9 +5,7 @@
 //! messages. So a recorded greeting is useless, and a listener that takes any token is recognized. If the caller
 //! asks for it, the messages have key shares, and records follow, whose keys are made of both and of the password.
 
-use super::greeting::{
-    ANSWER, Answer, CALL, Call, Direction, Malformed, Random, Status, VERDICT, take,
-};
+use super::greeting::{ANSWER, Answer, CALL, Call, Lane, Malformed, Random, Status, VERDICT, take};
 use crate::credentials::{CredentialKind, Credentials, Identity, Password, Proof};
 use crate::transport::names::with_identity;
 use crate::transport::random::random_bytes;
@@ -35,8 +33,8 @@ pub(super) struct ListenerGreeting {
 pub(super) struct AdmissionPolicy<'a> {
     pub(super) credentials: Option<&'a Credentials>,
     pub(super) certified: Certified,
-    /// Whether there is no room for a further connection.
-    pub(super) is_full: &'a dyn Fn() -> bool,
+    /// Whether there is no room for a further connection on a lane.
+    pub(super) is_full: &'a dyn Fn(Lane) -> bool,
 }
 
 /// What the caller's certificate says of it.
@@ -134,13 +132,13 @@ impl ListenerGreeting {
 pub(super) struct Caller {
     /// The sender of all that follows, as in [`crate::transport::Inbox::arrived`].
     pub(super) from: String,
-    pub(super) direction: Direction,
+    pub(super) lane: Lane,
 }
 
 impl Caller {
     fn of(call: &Call) -> Self {
         let from = with_identity(call.identity, &call.name);
-        Self { from, direction: call.direction }
+        Self { from, lane: call.lane }
     }
 }
 
@@ -170,7 +168,7 @@ impl AdmissionPolicy<'_> {
         match is_allowed {
             false => Status::NotAllowed,
             true if seals && call.share.is_none() => Status::WantsRecords,
-            true if (self.is_full)() => Status::Full,
+            true if (self.is_full)(call.lane) => Status::Full,
             true => Status::Welcome,
         }
     }
@@ -220,14 +218,14 @@ impl CallerGreeting {
         credentials: Option<&Credentials>,
         name: &str,
         wanted: CredentialKind,
-        direction: Direction,
+        lane: Lane,
         seals: bool,
     ) -> Option<Self> {
         let password = credentials.and_then(Credentials::password);
         let share = if seals && password.is_some() { Some(KeyShare::new()?) } else { None };
         let call = Call {
             has_token: password.is_some(),
-            direction,
+            lane,
             random: random_bytes()?,
             identity: credentials.map(|credentials| credentials.identity),
             name: name.into(),

@@ -15,6 +15,7 @@ use socket2::{SockRef, TcpKeepalive};
 
 use super::call_backs::CallBacks;
 use super::framing::{HEAD, MessageKind, head};
+use super::greeting::Lane;
 use crate::sys;
 use crate::sys::sync::Mutex;
 use crate::transport::send_buffer::{LentPart, PooledBuffer};
@@ -39,6 +40,7 @@ pub(super) struct Connection {
     socket: TcpStream,
     /// The peer, as in [`crate::transport::Inbox::arrived`].
     from: String,
+    lane: Lane,
     /// Whether this process sends over it, if it has another one with the peer.
     is_preferred: bool,
     /// Whether it carries records of TLS.
@@ -112,7 +114,7 @@ impl Connection {
     pub(super) fn new(
         socket: TcpStream,
         from: String,
-        is_preferred: bool,
+        (lane, is_preferred): (Lane, bool),
         sealer: Option<Sealer>,
         records: &Arc<RecordBuffers>,
         call_backs: &Arc<CallBacks>,
@@ -129,6 +131,7 @@ impl Connection {
         Arc::new(Self {
             socket,
             from,
+            lane,
             is_preferred,
             is_sealed,
             write: Mutex::new(write),
@@ -145,6 +148,10 @@ impl Connection {
     /// The address at which the peer is reached.
     pub(super) fn address(&self) -> &str {
         who_and_address(&self.from).1
+    }
+
+    pub(super) fn lane(&self) -> Lane {
+        self.lane
     }
 
     pub(super) fn is_preferred(&self) -> bool {
@@ -248,7 +255,10 @@ impl Connection {
     pub(super) fn call_back(&self, queue: Weak<dyn SendQueue>) {
         let mut write = self.write.lock();
         if write.owes() && self.is_open() {
-            write.waiting.push(queue);
+            // A queue may wait for several connections, and for this one from the time before.
+            if !write.waiting.iter().any(|waiting| waiting.ptr_eq(&queue)) {
+                write.waiting.push(queue);
+            }
         } else {
             drop(write);
             self.call_backs.post(queue);

@@ -8,7 +8,7 @@ use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use super::call_backs::CallBacks;
-use super::greeting::Direction;
+use super::greeting::Lane;
 use crate::sys::sync::Mutex;
 use crate::transport::SendQueue;
 
@@ -21,7 +21,7 @@ pub(super) enum Order {
     /// The last connection with a process that dials this one has ended.
     Await(String),
     /// The addresses of a host are known.
-    Resolved(Arc<str>, Direction, io::Result<Vec<SocketAddr>>),
+    Resolved(Arc<str>, Lane, io::Result<Vec<SocketAddr>>),
 }
 
 pub(super) struct Dials {

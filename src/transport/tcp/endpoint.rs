@@ -8,11 +8,13 @@ use std::time::{Duration, Instant};
 use super::connection::{Connection, RecordBuffers};
 use super::dials::{Dials, Order};
 use super::framing::MessageKind;
+use super::greeting::Lane;
 use super::io_threads::{Arrival, IoThreads, Receiver};
 use super::layer::Layer;
 use super::peers::Peers;
 use crate::credentials::{CredentialKind, Credentials};
 use crate::log::{Level, log};
+use crate::sys;
 use crate::sys::sync::Mutex;
 use crate::transport::table::Transports;
 use crate::transport::tls::RecordHalves;
@@ -21,6 +23,13 @@ use crate::transport::{Inbox, TransportConfig};
 /// Maximum time for peers to take the last bytes, and to end their side.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
+
+/// Connections of a worker with a server: one for each direction.
+const FEW_CONNECTIONS: u8 = 2;
+/// Round trip from which on there are more, and how many then: the system keeps some 3 MB of one in flight, which
+/// is a rate of 5 Gbit/s at this distance.
+const LONG_LINK: Duration = Duration::from_millis(5);
+const CONNECTIONS_OF_LONG_LINK: u8 = 8;
 
 pub(super) struct Endpoint {
     pub(super) place: Arc<TransportConfig>,
@@ -53,6 +62,7 @@ pub(super) struct Greeted {
     pub(super) socket: TcpStream,
     /// The peer, as in [`Inbox::arrived`].
     pub(super) from: String,
+    pub(super) lane: Lane,
     /// Whether this process sends over it, if it has another one with the peer.
     pub(super) is_preferred: bool,
     pub(super) layer: Layer,
@@ -106,6 +116,28 @@ impl Endpoint {
         *self.place.root == *address
     }
 
+    /// Whether this process takes no caller any more. Half of the files that it may open are kept for the first
+    /// connections of its peers.
+    pub(super) fn is_full(&self, lane: Lane) -> bool {
+        let count = self.incoming.peers.count() as u64;
+        let is_further = lane.number > 0;
+        count >= self.place.most_connections
+            || is_further && sys::file_limit().is_some_and(|limit| count >= limit / 2)
+    }
+
+    /// The lanes beyond the first ones with a listener at this distance.
+    pub(super) fn further_lanes(
+        &self,
+        to: &str,
+        round_trip: Duration,
+    ) -> impl Iterator<Item = Lane> + use<> {
+        let all = self.place.connections.unwrap_or_else(|| {
+            if round_trip < LONG_LINK { FEW_CONNECTIONS } else { CONNECTIONS_OF_LONG_LINK }
+        });
+        let count = if self.is_root(to) { 0 } else { all.saturating_sub(FEW_CONNECTIONS) };
+        Lane::further(count)
+    }
+
     /// The kind of process that listens at an address.
     pub(super) fn kind_at(&self, address: &str) -> CredentialKind {
         if self.is_root(address) { CredentialKind::Scheduler } else { CredentialKind::Server }
@@ -113,7 +145,7 @@ impl Endpoint {
 
     /// Begins to read a connection, and to send over it; None after `close`.
     pub(super) fn adopt(&self, greeted: Greeted) -> Option<Arc<Connection>> {
-        let Greeted { socket, from, is_preferred, layer, received, plain } = greeted;
+        let Greeted { socket, from, lane, is_preferred, layer, received, plain } = greeted;
         let (sealer, opener) = layer.split().ok()?;
         let seat = match self.threads.seat() {
             Ok(seat) => seat,
@@ -123,8 +155,8 @@ impl Endpoint {
             }
         };
         let call_backs = seat.call_backs();
-        let connection =
-            Connection::new(socket, from, is_preferred, sealer, &self.records, call_backs);
+        let lane = (lane, is_preferred);
+        let connection = Connection::new(socket, from, lane, sealer, &self.records, call_backs);
         if !self.incoming.peers.add(&connection) {
             return None;
         }
@@ -189,8 +221,8 @@ impl Receiver for Incoming {
         if connection.is_preferred() {
             self.lost.lock().insert(address.into());
         }
-        if let Some(other) = self.peers.find(address) {
-            self.made(&other);
+        if let Some(other) = self.peers.lanes(address).first() {
+            self.made(other);
         }
         if self.place.calls(address) {
             self.dials.order(Order::Redial(address.into()));

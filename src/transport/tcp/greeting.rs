@@ -84,18 +84,51 @@ impl fmt::Display for Status {
 
 /// Who sends over a connection. Each may, but the system locks a socket during a send, and a thread that
 /// reads from it then waits; so two processes that exchange values have a connection for each direction.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Direction {
     Both,
     CallerSends,
     ListenerSends,
 }
 
+/// One of the connections that a caller makes with a listener. Over a long link there are more than one for each
+/// direction: the system bounds the bytes that one has in flight. Also called: parallel streams, striping.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Lane {
+    /// 0 for the first ones.
+    pub(super) number: u8,
+    pub(super) direction: Direction,
+}
+
+impl Lane {
+    pub(super) fn first(direction: Direction) -> Self {
+        Self { number: 0, direction }
+    }
+
+    /// The lanes beyond the first ones; both processes send over them.
+    pub(super) fn further(count: u8) -> impl Iterator<Item = Self> {
+        (1..=count).map(|number| Self { number, direction: Direction::Both })
+    }
+
+    pub(super) fn caller_sends(self) -> bool {
+        self.direction != Direction::ListenerSends
+    }
+
+    pub(super) fn listener_sends(self) -> bool {
+        self.direction != Direction::CallerSends
+    }
+
+    /// Whether it is the one without which the caller sends nothing.
+    pub(super) fn is_main(self) -> bool {
+        self.number == 0 && self.caller_sends()
+    }
+}
+
 /// The first message: who calls.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Call {
     pub(super) has_token: bool,
-    pub(super) direction: Direction,
+    pub(super) lane: Lane,
     pub(super) random: Random,
     /// The identity on the caller's credential.
     pub(super) identity: Option<Identity>,
@@ -126,14 +159,14 @@ pub(super) enum Malformed {
 
 impl Call {
     pub(super) fn encode(&self) -> Vec<u8> {
-        let direction = match self.direction {
+        let direction = match self.lane.direction {
             Direction::Both => 0,
             Direction::CallerSends => CALLER_SENDS,
             Direction::ListenerSends => LISTENER_SENDS,
         };
         let token = if self.has_token { TOKEN } else { 0 };
         let seals = if self.share.is_some() { CALLER_SEALS } else { 0 };
-        let mut fields = vec![direction | token | seals, 0];
+        let mut fields = vec![direction | token | seals, self.lane.number];
         fields.extend_from_slice(&self.random);
         put_text(&mut fields, &self.identity.map_or(String::new(), |it| it.to_string()));
         put_text(&mut fields, &self.name);
@@ -144,7 +177,8 @@ impl Call {
     /// Decodes a whole message.
     pub(super) fn decode(message: &[u8]) -> Result<Self, Malformed> {
         let mut fields = Fields(message.get(FRONT..).unwrap_or_default());
-        let flags = fields.bytes(2)?[0];
+        let first = fields.bytes(2)?;
+        let (flags, number) = (first[0], first[1]);
         let (has_token, sends) = (flags & TOKEN != 0, flags & (CALLER_SENDS | LISTENER_SENDS));
         let direction = match sends {
             CALLER_SENDS => Direction::CallerSends,
@@ -161,7 +195,8 @@ impl Call {
             return Err(Malformed::Nonsense);
         }
         let share = fields.share(flags & CALLER_SEALS != 0)?;
-        Ok(Self { has_token, direction, random, identity, name: name.into(), share })
+        let lane = Lane { number, direction };
+        Ok(Self { has_token, lane, random, identity, name: name.into(), share })
     }
 }
 
@@ -270,9 +305,9 @@ mod tests {
 
     fn call() -> Call {
         let identity = Identity::parse("worker.3");
-        let direction = Direction::Both;
+        let lane = Lane::first(Direction::Both);
         let (random, name) = ([9; RANDOM], "host.1.a".into());
-        Call { has_token: true, direction, random, identity, name, share: None }
+        Call { has_token: true, lane, random, identity, name, share: None }
     }
 
     #[test]
@@ -281,8 +316,9 @@ mod tests {
         for call in [
             call(),
             Call { has_token: false, identity: None, ..call() },
-            Call { direction: Direction::CallerSends, ..call() },
-            Call { direction: Direction::ListenerSends, ..call() },
+            Call { lane: Lane::first(Direction::CallerSends), ..call() },
+            Call { lane: Lane::first(Direction::ListenerSends), ..call() },
+            Call { lane: Lane { number: 200, direction: Direction::Both }, ..call() },
             Call { share: Some([7; SHARE]), ..call() },
         ] {
             assert_eq!(Call::decode(&call.encode()), Ok(call));

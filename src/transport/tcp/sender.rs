@@ -7,16 +7,23 @@ use std::sync::{Arc, Weak};
 use super::connection::Connection;
 use super::endpoint::Endpoint;
 use super::framing::{HEAD, MessageKind};
+use super::peers::Lanes;
 use crate::log::{Level, log};
 use crate::transport::table::{FEW_BYTES, PeerPaths};
 use crate::transport::{SendBuffer, SendBuffers, SendMemory, SendMode, SendQueue, Sender};
+
+/// Size of a message in bytes from which on the next one takes another connection, where there are several.
+const LARGE: usize = 64 << 10;
 
 pub(super) struct PeerSender {
     to: Arc<str>,
     endpoint: Arc<Endpoint>,
     /// Whether this process connects to the peer, or the peer to this process.
     dials: bool,
-    connection: Option<Arc<Connection>>,
+    /// The open connections over which it sends, as of a version of all connections, and the place of the next one.
+    lanes: Lanes,
+    version: u64,
+    next: usize,
     buffers: Arc<SendBuffers>,
     /// Paths beside the connection, and why there are none.
     paths: PeerPaths,
@@ -40,7 +47,9 @@ impl PeerSender {
         Self {
             endpoint: Arc::clone(endpoint),
             dials: place.calls(&to),
-            connection: None,
+            lanes: Lanes::new(),
+            version: 0,
+            next: 0,
             buffers: Arc::clone(buffers),
             paths: PeerPaths::new(&endpoint.incoming.transports, &to),
             few_bytes: is_with_scheduler.then_some(FEW_BYTES),
@@ -49,38 +58,46 @@ impl PeerSender {
         }
     }
 
-    /// The connection, if there is one. One over which the peer sends is used only until this process has its
-    /// own.
+    /// The connection that takes the next bytes first, if there is one. One over which the peer sends is used only
+    /// until this process has its own.
     fn connected(&mut self) -> Option<&Arc<Connection>> {
-        let is_open = self.open_connection().is_some();
-        if !self.open_connection().is_some_and(|it| it.is_preferred())
-            && let Some(found) = self.endpoint.incoming.peers.find(&self.to)
-        {
-            self.connection = Some(found);
+        let was_open = self.open_connection().is_some();
+        let version = self.endpoint.incoming.peers.version();
+        if version != self.version {
+            (self.version, self.lanes) = (version, self.endpoint.incoming.peers.lanes(&self.to));
         }
-        let is_sealed = self.open_connection().map(|it| it.is_sealed());
-        match (is_open, is_sealed) {
+        self.lanes.retain(|connection| connection.is_open());
+        let is_sealed = self.lanes.first().map(|it| it.is_sealed());
+        match (was_open, is_sealed) {
             (false, Some(is_sealed)) => self.paths.open(self.few_bytes, is_sealed),
-            (_, None) => {
-                self.connection = None;
-                self.paths.clear();
-            }
+            (_, None) => self.paths.clear(),
             _ => {}
+        }
+        let count = self.lanes.len();
+        if count > 1 {
+            let mut turns = (self.next..self.next + count).map(|at| at % count);
+            self.next = turns.find(|at| !self.lanes[*at].owes()).unwrap_or(0);
         }
         self.open_connection()
     }
 
     fn open_connection(&self) -> Option<&Arc<Connection>> {
-        self.connection.as_ref().filter(|connection| connection.is_open())
+        let current = self.lanes.get(self.next);
+        current.into_iter().chain(&self.lanes).find(|connection| connection.is_open())
     }
 
-    /// Ends a connection after an error.
-    fn check(&mut self, connection: &Connection, sent: io::Result<()>) {
+    /// Ends a connection after an error. Large messages take turns on the connections.
+    fn check(&mut self, connection: &Connection, sent: io::Result<()>, len: usize) {
         if let Err(error) = sent {
             log(Level::Debug, || format!("a connection to {} ended: {error}", self.to));
             connection.end();
-            self.connection = None;
-            self.paths.clear();
+            self.lanes.retain(|connection| connection.is_open());
+            if self.lanes.is_empty() {
+                self.paths.clear();
+            }
+        }
+        if len >= LARGE && self.lanes.len() > 1 {
+            self.next = (self.next + 1) % self.lanes.len();
         }
     }
 }
@@ -132,20 +149,22 @@ impl Sender for PeerSender {
             SendMemory::Records(records, _) => connection.send_records(records, len),
             SendMemory::Shared(_) => Ok(()),
         });
-        self.check(&connection, sent);
+        self.check(&connection, sent, len);
     }
 
     fn call_back(&mut self) {
         let (dials, queue) = (self.dials, Weak::clone(&self.queue));
         match self.connected() {
-            Some(connection) if connection.is_preferred() || !dials || connection.owes() => {
-                connection.call_back(queue);
+            // All of them owe.
+            Some(connection) if connection.owes() => {
+                self.lanes.iter().for_each(|lane| lane.call_back(Weak::clone(&queue)));
             }
+            Some(connection) if connection.is_preferred() || !dials => connection.call_back(queue),
             _ => self.endpoint.incoming.dials.call_back(&self.to, queue),
         }
     }
 
     fn owes(&self) -> bool {
-        self.open_connection().is_some_and(|connection| connection.owes())
+        self.lanes.iter().any(|connection| connection.is_open() && connection.owes())
     }
 }

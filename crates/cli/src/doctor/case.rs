@@ -71,7 +71,7 @@ pub(crate) struct DoctorContext {
 }
 
 /// All options: a process fails when it starts if the value of any does not fit.
-pub(super) const NAMES: [&str; 40] = [
+pub(super) const NAMES: [&str; 44] = [
     "root",
     "role",
     "rank",
@@ -93,6 +93,9 @@ pub(super) const NAMES: [&str; 40] = [
     "threads",
     "isa",
     "updater_undo",
+    "digests",
+    "digest_log",
+    "digest_log_bytes",
     "cuda",
     "devices",
     "device_bytes",
@@ -111,6 +114,7 @@ pub(super) const NAMES: [&str; 40] = [
     "trace",
     "trace_rounds",
     "shm",
+    "connections",
     "transport",
 ];
 

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use kvstore::{InspectedTensor, Inspection, TensorState};
+use kvstore_checksum::crc64::combine;
 use serde::Serialize;
 
 use crate::messages::say;
@@ -53,6 +54,9 @@ struct InspectedKey<'a> {
     /// Pushes under the optimizer.
     #[serde(skip_serializing_if = "Option::is_none")]
     updates: Option<i64>,
+    /// Digest of the states and the master.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    state_digest: Option<String>,
     /// States, masters and residuals.
     parts: Vec<InspectedPart<'a>>,
 }
@@ -64,12 +68,15 @@ struct InspectedPart<'a> {
     shape: &'a [i64],
     bytes: u64,
     checksum: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    digest: Option<String>,
 }
 
 impl<'a> InspectedPart<'a> {
     fn new(tensor: &'a InspectedTensor, name: &'a str) -> Self {
-        let InspectedTensor { dtype, shape, bytes, state, .. } = tensor;
-        Self { name, dtype: dtype.name(), shape, bytes: *bytes, checksum: state.name() }
+        let InspectedTensor { dtype, shape, bytes, state, digest, .. } = tensor;
+        let digest = digest.map(|digest| format!("{digest:016x}"));
+        Self { name, dtype: dtype.name(), shape, bytes: *bytes, checksum: state.name(), digest }
     }
 }
 
@@ -95,7 +102,8 @@ fn sorted(found: &Inspection) -> (Vec<InspectedKey<'_>>, Vec<InspectedPart<'_>>)
             (Some(name), None, _) => {
                 let updates = found.updates.get(keys.len()).copied();
                 let value = InspectedPart::new(tensor, name);
-                keys.push(InspectedKey { value, updates, parts: Vec::new() });
+                let state_digest = state_digest(found, name);
+                keys.push(InspectedKey { value, updates, state_digest, parts: Vec::new() });
             }
             (Some(_), Some(part), Some(owner)) => {
                 owner.parts.push(InspectedPart::new(tensor, part));
@@ -104,6 +112,17 @@ fn sorted(found: &Inspection) -> (Vec<InspectedKey<'_>>, Vec<InspectedPart<'_>>)
         }
     }
     (keys, others)
+}
+
+/// The digest of the states of a key and its master; None if there are none, or one of them is missing.
+fn state_digest(found: &Inspection, key: &str) -> Option<String> {
+    let is_state = |part: &str| part == "master" || part.starts_with("state.");
+    let mut parts = found.tensors.iter().filter(|tensor| {
+        tensor.key.as_deref() == Some(key) && tensor.part.as_deref().is_some_and(is_state)
+    });
+    let first = parts.next()?.digest?;
+    let joined = parts.try_fold(first, |sum, part| Some(combine(sum, part.digest?, part.bytes)))?;
+    Some(format!("{joined:016x}"))
 }
 
 fn print_json(found: &Inspection, out: &mut impl Write) -> io::Result<()> {

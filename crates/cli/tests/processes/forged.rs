@@ -22,7 +22,7 @@ impl Access {
     fn new(name: &str, is_tls: bool) -> Self {
         let keys = Keys::new(name);
         if is_tls {
-            ["scheduler", "server", "worker", "reader"].iter().for_each(|role| keys.make(&[role]));
+            keys.make_roles();
         } else {
             keys.make(&["token", "--for", "reader"]);
         }

@@ -29,6 +29,11 @@ impl Keys {
         assert!(end.status.success(), "{end:?}");
     }
 
+    /// A certificate for each role, named like it.
+    pub fn make_roles(&self) {
+        ["scheduler", "server", "worker", "reader"].iter().for_each(|role| self.make(&[role]));
+    }
+
     pub fn certs(&self, arguments: &[&str]) -> std::process::Output {
         let dir = self.path("").into_os_string();
         Command::new(KVSTORE).arg("certs").args(arguments).arg("--dir").arg(dir).output().unwrap()
@@ -92,6 +97,25 @@ impl Keys {
     }
 }
 
+/// How the processes of a job are connected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Connection {
+    Tcp,
+    SharedMemory,
+    /// Over TCP, with certificates that are named like the roles.
+    Tls,
+}
+
+impl Connection {
+    pub const ALL: [Self; 3] = [Self::Tcp, Self::SharedMemory, Self::Tls];
+
+    /// A job whose processes of this role are connected so.
+    pub fn give(self, keys: &Keys, job: &Job, role: &str) -> Job {
+        let job = job.clone().with("shm", if self == Self::SharedMemory { "yes" } else { "no" });
+        if self == Self::Tls { keys.secured(&job, role) } else { job }
+    }
+}
+
 /// Starts a job whose processes each have what `give` gives to their role.
 pub fn start(job: &Job, give: impl Fn(&Job, &str) -> Job) -> Running {
     let mut all = vec![give(job, "scheduler").start_scheduler()];
@@ -101,8 +125,6 @@ pub fn start(job: &Job, give: impl Fn(&Job, &str) -> Job) -> Running {
 }
 
 pub fn certified(keys: &Keys) -> impl Fn(&Job, &str) -> Job + '_ {
-    for role in ["scheduler", "server", "worker"] {
-        keys.make(&[role]);
-    }
+    keys.make_roles();
     |job, role| keys.secured(job, role)
 }

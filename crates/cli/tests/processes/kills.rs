@@ -16,6 +16,7 @@ use kvstore::{Config, Key, Store, Tensor};
 use super::common::random::{self, Random};
 use super::deaths::{check_leaving, is_missed};
 use super::job::{End, Job, LIMIT, MARGIN, Process, Running, Turn, amount, soon};
+use super::keys::{Connection, Keys};
 use super::program::{CODEC, COUNT, PAUSE_MS, PROGRAM, ROUNDS, RULE, SMALL};
 
 const PEER_TIMEOUT: Duration = Duration::from_secs(3);
@@ -49,7 +50,7 @@ struct Drawn {
     victim: usize,
     moment: Duration,
     blow: Blow,
-    shm: bool,
+    connection: Connection,
     goes_on: bool,
     rule: &'static str,
     codec: &'static str,
@@ -64,7 +65,7 @@ impl Drawn {
             victim: random.index(1 + SERVERS + WORKERS + usize::from(reader)),
             moment: Duration::from_millis(random.index(MOST_MS) as u64),
             blow: random.pick(&[Blow::Kill, Blow::Kill, Blow::LongStop, Blow::ShortStop]),
-            shm: random.below(2) == 0,
+            connection: random.pick(&Connection::ALL),
             goes_on: random.below(2) == 0,
             rule: random.pick(&[
                 "",
@@ -82,7 +83,6 @@ impl Drawn {
             .with("peer_timeout_ms", PEER_TIMEOUT.as_millis())
             .with("start_timeout_ms", START_TIMEOUT.as_millis())
             .with("on_worker_loss", if self.goes_on { "continue" } else { "fail" })
-            .with("shm", if self.shm { "yes" } else { "no" })
             .told(RULE, self.rule)
             .told(CODEC, self.codec)
             .told(COUNT, self.count)
@@ -90,13 +90,14 @@ impl Drawn {
             .told(PAUSE_MS, 10)
     }
 
-    fn start(&self) -> Running {
+    fn start(&self, keys: &Keys) -> Running {
         let job = self.job();
-        let mut all = vec![job.start_scheduler()];
-        all.extend((0..SERVERS).map(|rank| job.start_server(rank)));
-        all.extend((0..WORKERS).map(|rank| job.start_worker(rank)));
+        let of = |role: &str| self.connection.give(keys, &job, role);
+        let mut all = vec![of("scheduler").start_scheduler()];
+        all.extend((0..SERVERS).map(|rank| of("server").start_server(rank)));
+        all.extend((0..WORKERS).map(|rank| of("worker").start_worker(rank)));
         if self.reader {
-            let reader = job.clone().told("KV_ROLE", "reader").told(PROGRAM, "looks on");
+            let reader = of("reader").told("KV_ROLE", "reader").told(PROGRAM, "looks on");
             all.push(reader.start_worker(WORKERS));
         }
         Running { all, job }
@@ -141,8 +142,8 @@ impl fmt::Display for Outcome {
 }
 
 /// Plays one job; gives what became of it.
-fn play(drawn: &Drawn) -> Outcome {
-    let mut running = drawn.start();
+fn play(drawn: &Drawn, keys: &Keys) -> Outcome {
+    let mut running = drawn.start(keys);
     thread::sleep(drawn.moment);
     let files: Vec<String> = running.all.iter().flat_map(Process::shared_memory).collect();
     let victim = &mut running.all[drawn.victim];
@@ -302,14 +303,16 @@ fn jobs_end_as_promised_whatever_is_hit_whenever() {
     let _turn = Turn::take();
     let mut random = random::from_environment("kills");
     let (jobs, met) = (jobs(), Mutex::new(BTreeMap::<String, usize>::new()));
+    let keys = Keys::new("kills");
+    keys.make_roles();
     thread::scope(|scope| {
         for turn in 0..AT_ONCE {
-            let (mut random, met) = (Random::new(random.next()), &met);
+            let (mut random, met, keys) = (Random::new(random.next()), &met, &keys);
             scope.spawn(move || {
                 for _ in (turn..jobs).step_by(AT_ONCE) {
                     let drawn = Drawn::new(&mut random);
-                    let outcome = play(&drawn);
-                    let line = format!("{:?}, {outcome}", drawn.blow);
+                    let outcome = play(&drawn, keys);
+                    let line = format!("{:?}, {:?}, {outcome}", drawn.connection, drawn.blow);
                     *met.lock().unwrap().entry(line).or_default() += 1;
                 }
             });

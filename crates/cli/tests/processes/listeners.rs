@@ -150,7 +150,7 @@ fn tls(keys: &Keys, name: &str) -> Arc<ServerConfig> {
 #[test]
 fn a_listener_with_the_certificate_of_another_role_is_refused() {
     let keys = Keys::new("listener-tls");
-    ["scheduler", "server", "worker"].iter().for_each(|role| keys.make(&[role]));
+    keys.make_roles();
     let meets = |certificate: &str, identity: &str| {
         let config = tls(&keys, certificate);
         let says = Says { answer: Answer::new(identity, false), verdict: &|_| Vec::new() };

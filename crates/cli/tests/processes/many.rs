@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use super::common::folder::Folder;
 use super::job::{Job, KVSTORE, LIMIT, Process, Running, Turn};
-use super::keys::Keys;
+use super::keys::{Connection, Keys};
 use super::program::COUNT;
 
 const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/processes/many.c");
@@ -35,14 +35,6 @@ fn program(folder: &Folder) -> PathBuf {
     program
 }
 
-/// How the processes of a job are connected.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Connection {
-    Tcp,
-    SharedMemory,
-    Tls,
-}
-
 /// What the tests of many processes share.
 struct Site {
     #[allow(dead_code, reason = "held")]
@@ -54,7 +46,7 @@ struct Site {
 impl Site {
     fn new(name: &str) -> Self {
         let (folder, keys) = (Folder::new(name), Keys::new(&format!("{name}-keys")));
-        ["scheduler", "server", "worker"].iter().for_each(|role| keys.make(&[role]));
+        keys.make_roles();
         let program = program(&folder);
         Self { folder, program, keys }
     }
@@ -72,12 +64,8 @@ impl Site {
             .with("start_timeout_ms", START.as_millis())
             .with("timeout_ms", 600_000)
             .with("threads", available_parallelism().unwrap())
-            .with("shm", if connection == Connection::SharedMemory { "yes" } else { "no" })
             .told(COUNT, count);
-        let give = |role: &str| match connection {
-            Connection::Tls => self.keys.secured(&job, role),
-            _ => job.clone(),
-        };
+        let give = |role: &str| connection.give(&self.keys, &job, role);
         let mut of_workers = give("worker");
         of_workers.through = vec![self.program.display().to_string()];
         let mut all = vec![give("scheduler").start_scheduler()];
@@ -115,13 +103,11 @@ impl Site {
     }
 }
 
-const CONNECTIONS: [Connection; 3] = [Connection::Tcp, Connection::SharedMemory, Connection::Tls];
-
 #[test]
 fn a_job_of_c_programs_has_its_sums_over_every_connection() {
     let _turn = Turn::take();
     let site = Site::new("few");
-    for connection in CONNECTIONS {
+    for connection in Connection::ALL {
         SIZES.iter().for_each(|count| _ = site.run(connection, 3, 2, *count));
     }
 }
@@ -131,7 +117,8 @@ fn a_job_of_c_programs_has_its_sums_over_every_connection() {
 fn jobs_of_40_processes_start_and_have_their_sums() {
     let _turn = Turn::take();
     let site = Site::new("many");
-    for (connection, count) in CONNECTIONS.iter().flat_map(|it| SIZES.map(|count| (*it, count))) {
+    for (connection, count) in Connection::ALL.iter().flat_map(|it| SIZES.map(|count| (*it, count)))
+    {
         for _ in 0..times(20) {
             site.run(connection, 32, 8, count);
         }
@@ -139,13 +126,15 @@ fn jobs_of_40_processes_start_and_have_their_sums() {
 }
 
 #[test]
-#[ignore = "long: 5 jobs of 73 processes"]
+#[ignore = "long: 15 jobs of 73 processes"]
 fn jobs_of_72_processes_start_in_time() {
     let _turn = Turn::take();
     let site = Site::new("very-many");
-    for _ in 0..times(5) {
-        let start = site.run(Connection::Tcp, 64, 8, SIZES[0]);
-        assert!(start < START, "{start:?}");
+    for connection in Connection::ALL {
+        for _ in 0..times(5) {
+            let start = site.run(connection, 64, 8, SIZES[0]);
+            assert!(start < START, "{connection:?}: {start:?}");
+        }
     }
 }
 
@@ -184,7 +173,7 @@ fn threads_are_few_whatever_the_number_of_peers() {
 fn threads_are_few_with_32_peers() {
     let _turn = Turn::take();
     let site = Site::new("many-threads");
-    for connection in CONNECTIONS {
+    for connection in Connection::ALL {
         for peers in [1, 8, 32] {
             threads(&site, connection, peers, 1);
             threads(&site, connection, 1, peers);

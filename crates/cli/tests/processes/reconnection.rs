@@ -128,6 +128,14 @@ fn a_job_whose_connections_are_reset_ends_with_the_undisturbed_bits() {
 }
 
 #[test]
+fn a_job_with_several_connections_that_are_reset_ends_with_the_undisturbed_bits() {
+    let _turn = Turn::take();
+    let resets = amount(100, 1_000);
+    let job = job(resets).with("connections", 6);
+    survives_resets("resets of several connections", job.start(), resets);
+}
+
+#[test]
 fn a_job_over_tls_whose_connections_are_reset_ends_with_the_undisturbed_bits() {
     let _turn = Turn::take();
     let (resets, keys) = (amount(100, 1_000), Keys::new("resets"));

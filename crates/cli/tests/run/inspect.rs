@@ -100,3 +100,22 @@ fn damage_is_shown_with_its_place_and_the_status_is_1() {
         assert!(err.starts_with("kvstore inspect: /") && err.contains(part), "{err}");
     }
 }
+
+#[test]
+fn digests_are_those_of_the_store() {
+    let folder =
+        std::env::temp_dir().join(format!("kvstore-inspect-digest-{}", std::process::id()));
+    let store = Store::open("local", &Config::new()).unwrap();
+    store.init(7u64, &[1.0f32; 600]).unwrap();
+    store.set_optimizer("adam", "learning_rate=0.25").unwrap();
+    store.push(7u64, &[0.5f32; 600]).unwrap();
+    store.save(&folder).unwrap();
+    let digest = store.digest(&[7u64.into()]).unwrap()[0];
+    let (status, out, _) = inspect(&["--json"], &folder);
+    fs::remove_file(&folder).unwrap();
+    assert_eq!(status, Some(0));
+    let found: serde_json::Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(found["keys"][0]["digest"], format!("{:016x}", digest.value));
+    assert_eq!(found["keys"][0]["state_digest"], format!("{:016x}", digest.state));
+    assert!(digest.state != 0);
+}

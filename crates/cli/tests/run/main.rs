@@ -8,6 +8,7 @@
 mod bench;
 #[path = "../../../../tests/common/mod.rs"]
 mod common;
+mod diff;
 mod generate;
 mod here;
 mod hosts;

@@ -1,7 +1,7 @@
 //! Tests of one link, and of two links over a lossy transport.
 
 use super::{
-    ANSWER, CONTROL, DeliveryToken, LAST, LAST_FLAG, LONGEST_TURN, Limits, ReliableStream, Time,
+    ANSWER, CONTROL, DeliveryToken, LAST, LAST_FLAG, LONGEST_TURN, Limits, MS, ReliableStream, Time,
 };
 use crate::message::{Body, Message, MessageKind};
 use crate::sim::{Bytes, Random, limits};
@@ -373,8 +373,19 @@ fn a_peer_with_too_much_in_line_is_taken_from_again_once_there_is_room() {
 
 #[test]
 fn what_arrives_ahead_of_a_missing_message_is_bounded_by_bytes() {
+    // The least window, and one more; over a long link, what several connections have in flight.
+    for (round_trip, most) in [(None, 5), (Some(100), 5), (Some(MS), 64)] {
+        is_bounded(round_trip, most);
+    }
+}
+
+fn is_bounded(round_trip: Option<Time>, most: usize) {
     let limits = Limits { window_frames: 1_024, ..limits() };
     let mut link = ReliableStream::<Bytes>::new(1, 0);
+    if let Some(round_trip) = round_trip {
+        let sent = link.window.sent(0, 0);
+        link.window.measure(sent, false, round_trip);
+    }
     let large = Bytes::new(&vec![0; 1 << 20]);
     let taken = (2..1_000u64).filter(|sequence| {
         let mut message = Message::of_key(MessageKind::Push, 1, 1, Vec::new());
@@ -383,9 +394,9 @@ fn what_arrives_ahead_of_a_missing_message_is_bounded_by_bytes() {
         link.receive(message, 0, &limits, usize::MAX);
         is_new
     });
-    assert_eq!(taken.count(), 5, "the window of 4 MiB, and one more");
+    assert_eq!(taken.count(), most, "{round_trip:?}");
     let mut first = Message::of_key(MessageKind::Push, 1, 1, Vec::new());
     (first.head.sequence, first.body) = (1, Body::Data(large));
     let received = link.receive(first, 0, &limits, usize::MAX);
-    assert_eq!((received.next.is_some(), received.early.len()), (true, 5));
+    assert_eq!((received.next.is_some(), received.early.len()), (true, most));
 }

@@ -10,6 +10,8 @@ use super::Time;
 
 /// Maximum window in bytes, of a link of any rate and length.
 const MOST: u64 = 256 << 20;
+/// Round trips after which a link may count as slower than before.
+const PERIOD: u64 = 8;
 const MICROSECONDS: u128 = 1_000_000;
 
 /// What the link had delivered when a frame was sent.
@@ -28,15 +30,21 @@ pub(super) struct SendWindow {
     delivered_at: Time,
     /// Shortest round trip; None before the first.
     round_trip: Option<Time>,
-    /// Bytes per second.
+    /// Bytes per second: the largest measure of this period and the one before. A frame that has waited behind
+    /// others, on another connection, measures less than the link carries.
     rate: u64,
+    /// Largest measure of this period with a full window, and the end of the period.
+    largest: u64,
+    period_ends: Time,
     /// Twice the product of both, in bytes.
     product: u64,
 }
 
 impl SendWindow {
     pub(super) fn new(now: Time) -> Self {
-        Self { delivered: 0, delivered_at: now, round_trip: None, rate: 0, product: 0 }
+        let (round_trip, delivered, rate, largest, product) = (None, 0, 0, 0, 0);
+        let (delivered_at, period_ends) = (now, now);
+        Self { delivered, delivered_at, round_trip, rate, largest, period_ends, product }
     }
 
     /// A frame is sent, behind this many bytes in flight.
@@ -63,14 +71,21 @@ impl SendWindow {
         let time = now.saturating_sub(sent.delivered_at).max(shortest).max(1);
         let bytes = u128::from(self.delivered - sent.delivered);
         let rate = u64::try_from(bytes * MICROSECONDS / u128::from(time)).unwrap_or(u64::MAX);
-        if rate > self.rate {
-            self.rate = rate;
-        } else if is_full {
-            // The link has become slower.
-            self.rate -= (self.rate - rate) / 16;
+        if is_full {
+            self.largest = self.largest.max(rate);
         }
+        if is_full && now >= self.period_ends {
+            self.rate = std::mem::take(&mut self.largest);
+            self.period_ends = now.saturating_add(PERIOD.saturating_mul(round_trip));
+        }
+        self.rate = self.rate.max(rate);
         let product = 2 * u128::from(self.rate) * u128::from(shortest) / MICROSECONDS;
         self.product = u64::try_from(product).unwrap_or(MOST).min(MOST);
+    }
+
+    /// Shortest round trip of the link, if it is known.
+    pub(super) fn round_trip(&self) -> Option<Time> {
+        self.round_trip
     }
 
     /// Bytes that may be in flight, at least `least`.
@@ -138,6 +153,29 @@ mod tests {
         let before = window.bytes(LEAST);
         carry(&mut window, 1_024, 62_500_000, 100_000, now);
         assert!(window.bytes(LEAST) < before * 2 / 3, "{before}, then {}", window.bytes(LEAST));
+    }
+
+    /// Frames that wait behind one on another connection are acknowledged one after the other, later than the link
+    /// has carried them.
+    #[test]
+    fn low_measures_close_the_window_only_when_they_last() {
+        let (rate, round_trip) = (125_000_000, 100_000);
+        let mut window = SendWindow::new(0);
+        let mut now = carry(&mut window, 1_024, rate, round_trip, 0);
+        let before = window.bytes(LEAST);
+        let burst = |now: &mut u64, window: &mut SendWindow| {
+            let sent: Vec<_> = (0..64).map(|_| window.sent(before, *now)).collect();
+            *now += round_trip;
+            for sent in sent {
+                *now += 4 * FRAME * 1_000_000 / rate;
+                window.deliver(FRAME, *now);
+                window.measure(sent, true, *now);
+            }
+        };
+        burst(&mut now, &mut window);
+        assert_eq!(window.bytes(LEAST), before, "for less than a period");
+        (0..16).for_each(|_| burst(&mut now, &mut window));
+        assert!(window.bytes(LEAST) < before / 2, "{before}, then {}", window.bytes(LEAST));
     }
 
     #[test]

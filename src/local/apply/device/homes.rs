@@ -25,7 +25,7 @@ impl Applier {
         groups: &[KeyGroup],
         outs: &[PlannedOut],
     ) -> Result<()> {
-        let Handling { codec, merger } = work.handling;
+        let Handling { codec, merger, .. } = work.handling;
         let works_here = codec.is_some() || matches!(merger, Merger::Updater(_));
         let DeviceAccess { keeps_values, budget, .. } = &self.devices;
         if works_here || !keeps_values {

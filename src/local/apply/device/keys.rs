@@ -104,6 +104,7 @@ impl Applier {
                 memory.marks.note_reader(&mark);
             } else {
                 memory.marks.note_writer(&mark);
+                value.merges += 1;
             }
             tally.add(&CallTally::of(group.values.len(), group.outs.len(), group.slot.bytes()));
         }

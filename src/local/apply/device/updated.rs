@@ -45,6 +45,7 @@ impl Applier {
                 } else {
                     self.update_copy(work, &push, updater, &mut locked[0])?;
                 }
+                locked[0].merges += 1;
             }
             let slot = Arc::clone(&group.slot);
             let pull = [KeyGroup { slot, values: 0..0, outs: group.outs.clone() }];

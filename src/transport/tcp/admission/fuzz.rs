@@ -4,7 +4,7 @@ use super::{
     AdmissionPolicy, CALLER, CallerGreeting, Certified, LISTENER, ListenerGreeting, verdict,
 };
 use crate::credentials::{CredentialKind, Credentials};
-use crate::transport::tcp::greeting::{Direction, Status};
+use crate::transport::tcp::greeting::{Direction, Lane, Status};
 
 const SECRET: &str = "a secret of the job";
 
@@ -41,7 +41,7 @@ fn listens<'a>(
     is_proven: bool,
     pieces: impl Iterator<Item = &'a [u8]>,
 ) -> bool {
-    let (credentials, certified, is_full) = (own, Certified::Plain, &|| false);
+    let (credentials, certified, is_full) = (own, Certified::Plain, &|_| false);
     let policy = AdmissionPolicy { credentials, certified, is_full };
     let mut greeting = ListenerGreeting::default();
     let (mut received, mut out) = (Vec::new(), Vec::new());
@@ -76,7 +76,7 @@ fn calls<'a>(
     pieces: impl Iterator<Item = &'a [u8]>,
 ) -> bool {
     let kind = CredentialKind::Server;
-    let greeting = CallerGreeting::new(own, "h", kind, Direction::Both, seals);
+    let greeting = CallerGreeting::new(own, "h", kind, Lane::first(Direction::Both), seals);
     let Some(mut greeting) = greeting else { return false };
     let (mut received, mut out) = (Vec::new(), Vec::new());
     for piece in pieces {

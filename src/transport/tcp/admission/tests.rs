@@ -1,6 +1,7 @@
 //! Greetings between a caller and a listener, byte by byte, and altered ones.
 
 use super::*;
+use crate::transport::tcp::greeting::Direction;
 
 const SECRET: &str = "a secret of the job";
 
@@ -10,7 +11,13 @@ fn of(identity: &str, secret: &str) -> Credentials {
 
 fn caller(credentials: Option<&Credentials>) -> Option<CallerGreeting> {
     let seals = credentials.is_some_and(Credentials::seals);
-    CallerGreeting::new(credentials, "h", CredentialKind::Server, Direction::Both, seals)
+    CallerGreeting::new(
+        credentials,
+        "h",
+        CredentialKind::Server,
+        Lane::first(Direction::Both),
+        seals,
+    )
 }
 
 /// Greets; what the listener knows of the caller, or why either of them ends the connection.
@@ -21,10 +28,11 @@ fn greet(
 ) -> Result<String, (Option<Status>, Option<Failure>)> {
     let wanted = CredentialKind::Server;
     let seals = caller.is_some_and(Credentials::seals);
-    let mut calls = CallerGreeting::new(caller, name, wanted, Direction::Both, seals).unwrap();
+    let mut calls =
+        CallerGreeting::new(caller, name, wanted, Lane::first(Direction::Both), seals).unwrap();
     let mut listens = ListenerGreeting::default();
     let policy =
-        AdmissionPolicy { credentials: listener, certified: Certified::Plain, is_full: &|| false };
+        AdmissionPolicy { credentials: listener, certified: Certified::Plain, is_full: &|_| false };
     let (mut to_listener, mut to_caller) = (calls.call().to_vec(), Vec::new());
     let (mut at_listener, mut at_caller, mut known) = (Vec::new(), Vec::new(), None);
     let mut is_over = false;
@@ -114,13 +122,13 @@ fn where_ranks_need_tokens_the_one_of_all_workers_is_not_enough() {
         Some(&job("server")),
         "10.0.0.1:7",
         CredentialKind::Scheduler,
-        Direction::Both,
+        Lane::first(Direction::Both),
         false,
     );
     let policy = AdmissionPolicy {
         credentials: Some(&scheduler),
         certified: Certified::Plain,
-        is_full: &|| false,
+        is_full: &|_| false,
     };
     let mut call = calls.unwrap().call().to_vec();
     assert_eq!(ListenerGreeting::default().receive(&policy, &mut call, &mut Vec::new()), Ok(None));
@@ -152,7 +160,7 @@ fn a_recorded_or_altered_proof_admits_no_process() {
     let policy = AdmissionPolicy {
         credentials: Some(&server),
         certified: Certified::Plain,
-        is_full: &|| false,
+        is_full: &|_| false,
     };
     let (_, _, old) = recorded(&worker, &policy);
     let (_, mut listens, mut proof) = recorded(&worker, &policy);
@@ -174,7 +182,7 @@ fn a_listener_that_takes_any_token_is_recognized() {
     let policy = AdmissionPolicy {
         credentials: Some(&server),
         certified: Certified::Plain,
-        is_full: &|| false,
+        is_full: &|_| false,
     };
     let (mut calls, mut listens, mut proof) = recorded(&worker, &policy);
     // It sends back what it has got, or makes something up.
@@ -206,7 +214,7 @@ fn the_identity_is_that_of_the_certificate() {
         [("worker.1", false), ("worker.0", true), ("worker", true), ("a name", true)]
     {
         let certified = Certified::As(Identity::parse(certified));
-        let policy = AdmissionPolicy { credentials: Some(&server), certified, is_full: &|| false };
+        let policy = AdmissionPolicy { credentials: Some(&server), certified, is_full: &|_| false };
         let calls = caller(Some(&of("worker.1", SECRET)));
         let mut call = calls.unwrap().call().to_vec();
         let answer = ListenerGreeting::default().receive(&policy, &mut call, &mut Vec::new());
@@ -217,7 +225,7 @@ fn the_identity_is_that_of_the_certificate() {
 #[test]
 fn noise_gets_no_answer_and_a_full_listener_says_so() {
     let policy =
-        AdmissionPolicy { credentials: None, certified: Certified::Plain, is_full: &|| true };
+        AdmissionPolicy { credentials: None, certified: Certified::Plain, is_full: &|_| true };
     let mut out = Vec::new();
     let noise = ListenerGreeting::default().receive(&policy, &mut b"GET / HTTP".to_vec(), &mut out);
     assert_eq!((noise, out.is_empty()), (Err(Status::Malformed), true));
@@ -247,7 +255,7 @@ fn seal_with(
     let policy = AdmissionPolicy {
         credentials: Some(listener_is),
         certified: Certified::Plain,
-        is_full: &|| false,
+        is_full: &|_| false,
     };
     let (mut calls, mut listens) = (caller(Some(caller_is)).unwrap(), ListenerGreeting::default());
     let (mut call, mut answer, mut proof, mut verdict) =

@@ -13,7 +13,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 use super::super::admission::{AdmissionPolicy, Caller, Certified, refuse};
 use super::super::connection::prepare;
 use super::super::endpoint::{Endpoint, Greeted};
-use super::super::greeting::{Direction, Status};
+use super::super::greeting::Status;
 use super::super::layer::Layer;
 use super::pending::{PendingConnection, PendingConnections};
 use crate::credentials::ListenerTls;
@@ -200,7 +200,7 @@ fn greet(
     let mut policy = AdmissionPolicy {
         credentials: endpoint.credentials(),
         certified: Certified::Plain,
-        is_full: &|| endpoint.incoming.peers.count() as u64 >= endpoint.place.most_connections,
+        is_full: &|lane| endpoint.is_full(lane),
     };
     let mut out = Vec::new();
     if !std::mem::replace(is_called, true) {
@@ -250,9 +250,9 @@ fn send(mut socket: &TcpStream, bytes: &[u8]) -> std::result::Result<(), String>
     socket.write_all(bytes).map_err(|error| format!("it takes no answer: {error}"))
 }
 
-fn admit(endpoint: &Endpoint, pending: PendingConnection, Caller { from, direction }: Caller) {
+fn admit(endpoint: &Endpoint, pending: PendingConnection, Caller { from, lane }: Caller) {
     let PendingConnection { socket, layer, received, plain, greeting, .. } = pending;
-    let is_preferred = direction != Direction::CallerSends;
-    let greeted = Greeted { socket, from, is_preferred, layer, received, plain };
+    let is_preferred = lane.listener_sends();
+    let greeted = Greeted { socket, from, lane, is_preferred, layer, received, plain };
     endpoint.adopt(greeted.with(greeting.records));
 }

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -11,9 +12,10 @@ use socket2::{Domain, Protocol, Socket, Type};
 use super::super::admission::{CallerGreeting, Failure};
 use super::super::connection::prepare;
 use super::super::endpoint::{Endpoint, Greeted};
-use super::super::greeting::{Direction, Status};
+use super::super::greeting::{Lane, Status};
 use super::super::layer::Layer;
 use crate::credentials::{CredentialKind, Identity};
+use crate::sys;
 use crate::transport::names::with_identity;
 use crate::transport::tls::{TlsConnection, TlsError};
 
@@ -37,7 +39,10 @@ impl From<io::Error> for DialError {
 /// An attempt in progress.
 pub(super) struct DialAttempt {
     pub(super) to: Arc<str>,
-    pub(super) direction: Direction,
+    pub(super) lane: Lane,
+    began: Instant,
+    /// Round trip of the connection, or more; known once it is made.
+    round_trip: Duration,
     /// Addresses of the host that were not tried yet.
     addresses: VecDeque<SocketAddr>,
     socket: TcpStream,
@@ -99,14 +104,15 @@ pub(super) fn is_connected(socket: &TcpStream) -> io::Result<bool> {
 impl DialAttempt {
     pub(super) fn begin(
         to: &Arc<str>,
-        direction: Direction,
+        lane: Lane,
         addresses: Vec<SocketAddr>,
         limit: Duration,
     ) -> Result<Self, DialError> {
         let mut addresses = VecDeque::from(addresses);
         let socket = connect_first(&mut addresses)?;
-        let (to, deadline) = (Arc::clone(to), Instant::now() + limit);
-        Ok(Self { to, direction, addresses, socket, greeting: None, limit, deadline })
+        let (to, began, round_trip) = (Arc::clone(to), Instant::now(), Duration::MAX);
+        let (greeting, deadline) = (None, began + limit);
+        Ok(Self { to, lane, began, round_trip, addresses, socket, greeting, limit, deadline })
     }
 
     pub(super) fn socket(&self) -> &TcpStream {
@@ -126,7 +132,8 @@ impl DialAttempt {
                 Err(error) if self.addresses.is_empty() => return Err(error.into()),
                 Err(_) => {
                     self.socket = connect_first(&mut self.addresses)?;
-                    self.deadline = Instant::now() + self.limit;
+                    self.began = Instant::now();
+                    self.deadline = self.began + self.limit;
                     return Ok(CallProgress::Moved);
                 }
             }
@@ -136,11 +143,12 @@ impl DialAttempt {
 
     fn greet(&mut self, endpoint: &Endpoint) -> Result<(), DialError> {
         prepare(&self.socket)?;
-        self.deadline = Instant::now() + self.limit;
+        let now = Instant::now();
+        (self.round_trip, self.deadline) = (now - self.began, now + self.limit);
         let (credentials, wanted) = (endpoint.credentials(), endpoint.kind_at(&self.to));
         let no_random = || io::Error::other("the system has no random bytes");
         let (name, seals) = (&endpoint.name, endpoint.seals());
-        let greeting = CallerGreeting::new(credentials, name, wanted, self.direction, seals)
+        let greeting = CallerGreeting::new(credentials, name, wanted, self.lane, seals)
             .ok_or_else(no_random)?;
         let mut greeting = CallGreeting {
             layer: layer(endpoint, &self.to)?,
@@ -158,13 +166,11 @@ impl DialAttempt {
 
     /// Sends and receives as far as that does not wait.
     fn converse(&mut self, endpoint: &Endpoint) -> Result<CallProgress, DialError> {
-        let Self { to, direction, socket, greeting, limit, deadline, .. } = self;
+        let Self { to, socket, greeting, limit, deadline, .. } = self;
         let Some(greeting) = greeting else { return Ok(CallProgress::Waits) };
         loop {
             if greeting.speak(endpoint, to, socket)? {
-                let from = with_identity(greeting.greeting.listener(), to);
-                let is_preferred = *direction != Direction::ListenerSends;
-                return Ok(CallProgress::Over(from, is_preferred));
+                return Ok(CallProgress::Over(with_identity(greeting.greeting.listener(), to)));
             }
             if !read(socket, &mut greeting.received)? {
                 return Ok(CallProgress::Waits);
@@ -178,10 +184,17 @@ impl DialAttempt {
         }
     }
 
+    /// Round trip of the connection: that of the system, or the time that it took to make it if that is less.
+    pub(super) fn round_trip(&self) -> Duration {
+        sys::round_trip(self.socket.as_raw_fd())
+            .map_or(self.round_trip, |it| it.min(self.round_trip))
+    }
+
     /// The connection, behind its greeting.
-    pub(super) fn greeted(self, from: String, is_preferred: bool) -> Option<Greeted> {
+    pub(super) fn greeted(self, from: String) -> Option<Greeted> {
         let CallGreeting { layer, received, plain, greeting, .. } = self.greeting?;
-        let greeted = Greeted { socket: self.socket, from, is_preferred, layer, received, plain };
+        let (socket, lane, is_preferred) = (self.socket, self.lane, self.lane.caller_sends());
+        let greeted = Greeted { socket, from, lane, is_preferred, layer, received, plain };
         Some(greeted.with(greeting.records))
     }
 }
@@ -192,9 +205,8 @@ pub(super) enum CallProgress {
     Waits,
     /// It has another socket.
     Moved,
-    /// It is admitted: the sender of what arrives, as in [`crate::transport::Inbox::arrived`], and whether
-    /// this process sends over the connection.
-    Over(String, bool),
+    /// It is admitted: the sender of what arrives, as in [`crate::transport::Inbox::arrived`].
+    Over(String),
 }
 
 impl CallGreeting {

@@ -12,7 +12,7 @@ use mio::{Interest, Registry, Token};
 
 use super::super::dials::Order;
 use super::super::endpoint::Endpoint;
-use super::super::greeting::Direction;
+use super::super::greeting::{Direction, Lane};
 use super::call::{CallProgress, DialAttempt, DialError};
 use crate::log::{Level, log};
 use crate::transport::send_queue::go_on;
@@ -29,8 +29,8 @@ const SHORT: Duration = Duration::from_secs(1);
 /// Bit of the tokens of attempts.
 pub(super) const CALLS: usize = 1 << (usize::BITS - 2);
 
-/// An address, and whether this process sends over the connection with it.
-type LineKey = (Arc<str>, bool);
+/// An address, and which of the connections with it.
+type LineKey = (Arc<str>, Lane);
 
 #[derive(Default)]
 pub(super) struct Calls {
@@ -41,7 +41,6 @@ pub(super) struct Calls {
 
 /// A connection that this process is to make, or has made.
 struct CallLine {
-    direction: Direction,
     state: LineState,
     pause: Duration,
     limit: Duration,
@@ -65,9 +64,8 @@ enum LineState {
 }
 
 impl CallLine {
-    fn new(direction: Direction) -> Self {
+    fn new() -> Self {
         Self {
-            direction,
             state: LineState::Idle,
             pause: AGAIN.0,
             limit: ATTEMPT.0,
@@ -104,11 +102,6 @@ impl CallLine {
     }
 }
 
-/// Whether the caller sends over a connection of a direction, if it has another one with the peer.
-fn is_preferred(direction: Direction) -> bool {
-    direction != Direction::ListenerSends
-}
-
 impl Calls {
     /// Makes the connections with an address that are missing. With two, the one over which this process
     /// sends is the first.
@@ -119,17 +112,19 @@ impl Calls {
             &[Direction::CallerSends, Direction::ListenerSends]
         };
         for direction in directions {
-            self.begin(endpoint, registry, to, *direction);
+            self.begin(endpoint, registry, to, Lane::first(*direction));
         }
     }
 
     /// Makes the lost connections with an address again, at once if they have lived for a while.
     pub(super) fn redial(&mut self, endpoint: &Arc<Endpoint>, registry: &Registry, to: &Arc<str>) {
         let now = Instant::now();
-        for ((address, is_preferred), line) in &mut self.lines {
-            if address != to || endpoint.incoming.peers.has(to, *is_preferred) {
+        let mut further = Vec::new();
+        for ((address, lane), line) in &mut self.lines {
+            if address != to || endpoint.incoming.peers.has_lane(to, *lane) {
                 continue;
             }
+            further.extend((lane.number > 0).then_some(*lane));
             line.lost = Some(now);
             match line.made.take() {
                 Some(made) if made.elapsed() < SHORT => line.rest(),
@@ -138,24 +133,17 @@ impl Calls {
             }
         }
         self.dial(endpoint, registry, to);
+        further.into_iter().for_each(|lane| self.begin(endpoint, registry, to, lane));
     }
 
-    fn begin(
-        &mut self,
-        endpoint: &Arc<Endpoint>,
-        registry: &Registry,
-        to: &Arc<str>,
-        direction: Direction,
-    ) {
-        let is_preferred = is_preferred(direction);
-        if endpoint.incoming.peers.has(to, is_preferred) {
-            if is_preferred {
+    fn begin(&mut self, endpoint: &Arc<Endpoint>, registry: &Registry, to: &Arc<str>, lane: Lane) {
+        if endpoint.incoming.peers.has_lane(to, lane) {
+            if lane.is_main() {
                 endpoint.incoming.dials.settle(to, None).iter().for_each(go_on);
             }
             return;
         }
-        let key = (Arc::clone(to), is_preferred);
-        let line = self.lines.entry(key).or_insert_with(|| CallLine::new(direction));
+        let line = self.lines.entry((Arc::clone(to), lane)).or_insert_with(CallLine::new);
         if line.state != LineState::Idle {
             return;
         }
@@ -163,22 +151,22 @@ impl Calls {
         if line.is_due {
             return;
         }
-        if is_preferred {
+        if lane.is_main() {
             endpoint.incoming.dials.begin(to);
         }
         line.state = LineState::Resolving;
         // Only the resolution of a name takes time.
         if let Ok(address) = to.parse::<SocketAddr>() {
-            return self.resolved(endpoint, registry, to, direction, Ok(vec![address]));
+            return self.resolved(endpoint, registry, to, lane, Ok(vec![address]));
         }
         let (dials, host) = (Arc::clone(&endpoint.incoming.dials), Arc::clone(to));
         let resolve = move || {
             let addresses = host.to_socket_addrs().map(Iterator::collect);
-            dials.order(Order::Resolved(host, direction, addresses));
+            dials.order(Order::Resolved(host, lane, addresses));
         };
         let thread = std::thread::Builder::new().name("kvstore-resolve".into());
         if let Err(error) = crate::pool::without_signals(|| thread.spawn(resolve)) {
-            self.resolved(endpoint, registry, to, direction, Err(error));
+            self.resolved(endpoint, registry, to, lane, Err(error));
         }
     }
 
@@ -188,15 +176,13 @@ impl Calls {
         endpoint: &Endpoint,
         registry: &Registry,
         to: &Arc<str>,
-        direction: Direction,
+        lane: Lane,
         addresses: io::Result<Vec<SocketAddr>>,
     ) {
-        let Some(line) = self.lines.get_mut(&(Arc::clone(to), is_preferred(direction))) else {
-            return;
-        };
+        let Some(line) = self.lines.get_mut(&(Arc::clone(to), lane)) else { return };
         let call = addresses
             .map_err(DialError::from)
-            .and_then(|addresses| DialAttempt::begin(to, direction, addresses, line.limit));
+            .and_then(|addresses| DialAttempt::begin(to, lane, addresses, line.limit));
         let token = CALLS | self.next;
         self.next += 1;
         let registered = call.and_then(|call| {
@@ -208,12 +194,12 @@ impl Calls {
                 line.state = LineState::Calling(token);
                 self.attempts.insert(token, call);
             }
-            Err(error) => self.fail(endpoint, to, direction, &error),
+            Err(error) => self.fail(endpoint, to, lane, &error),
         }
     }
 
     /// Something has happened on the socket of an attempt.
-    pub(super) fn serve(&mut self, endpoint: &Endpoint, registry: &Registry, token: usize) {
+    pub(super) fn serve(&mut self, endpoint: &Arc<Endpoint>, registry: &Registry, token: usize) {
         let Some(call) = self.attempts.get_mut(&token) else { return };
         let error = match call.advance(endpoint) {
             Ok(CallProgress::Waits) => return,
@@ -221,70 +207,58 @@ impl Calls {
                 Ok(()) => return,
                 Err(error) => error.into(),
             },
-            Ok(CallProgress::Over(from, is_preferred)) => {
-                return self.admit(endpoint, registry, token, from, is_preferred);
-            }
+            Ok(CallProgress::Over(from)) => return self.admit(endpoint, registry, token, from),
             Err(error) => error,
         };
         self.end(endpoint, token, &error);
     }
 
-    fn admit(
-        &mut self,
-        endpoint: &Endpoint,
-        registry: &Registry,
-        token: usize,
-        from: String,
-        is_preferred: bool,
-    ) {
+    fn admit(&mut self, endpoint: &Arc<Endpoint>, registry: &Registry, token: usize, from: String) {
         let Some(call) = self.attempts.remove(&token) else { return };
         // It was registered.
         let _ = registry.deregister(&mut SourceFd(&call.socket().as_raw_fd()));
-        let (to, direction) = (Arc::clone(&call.to), call.direction);
-        let greeted = call.greeted(from, is_preferred);
+        let (to, lane, round_trip) = (Arc::clone(&call.to), call.lane, call.round_trip());
+        let greeted = call.greeted(from);
         let Some(connection) = greeted.and_then(|greeted| endpoint.adopt(greeted)) else {
             let error = io::Error::other("this process takes no connection");
-            return self.fail(endpoint, &to, direction, &error.into());
+            return self.fail(endpoint, &to, lane, &error.into());
         };
-        if let Some(line) = self.lines.get_mut(&(Arc::clone(&to), is_preferred)) {
+        if let Some(line) = self.lines.get_mut(&(Arc::clone(&to), lane)) {
             let (pause, limit, made) = (line.pause, line.limit, Some(Instant::now()));
-            *line = CallLine { pause, limit, made, ..CallLine::new(direction) };
+            *line = CallLine { pause, limit, made, ..CallLine::new() };
         }
-        if is_preferred {
+        if lane.is_main() {
             let waiting = endpoint.incoming.dials.settle(&to, None);
             waiting.into_iter().for_each(|queue| connection.call_back(queue));
+            for lane in endpoint.further_lanes(&to, round_trip) {
+                self.begin(endpoint, registry, &to, lane);
+            }
         }
     }
 
     /// Ends an attempt after an error.
     fn end(&mut self, endpoint: &Endpoint, token: usize, error: &DialError) {
         if let Some(call) = self.attempts.remove(&token) {
-            self.fail(endpoint, &call.to, call.direction, error);
+            self.fail(endpoint, &call.to, call.lane, error);
         }
     }
 
-    fn fail(
-        &mut self,
-        endpoint: &Endpoint,
-        to: &Arc<str>,
-        direction: Direction,
-        error: &DialError,
-    ) {
-        let is_preferred = is_preferred(direction);
-        let Some(line) = self.lines.get_mut(&(Arc::clone(to), is_preferred)) else { return };
+    fn fail(&mut self, endpoint: &Endpoint, to: &Arc<str>, lane: Lane, error: &DialError) {
+        let Some(line) = self.lines.get_mut(&(Arc::clone(to), lane)) else { return };
         let reason = line.fail(error);
         let is_lost = line.lost.is_some_and(|lost| lost.elapsed() < PERSISTENCE);
         let incoming = &endpoint.incoming;
         // Without the second connection the listener sends over the first, so it is not urgent.
-        line.is_due = is_lost || !is_preferred && incoming.peers.has(to, true);
+        let is_second = lane.number == 0 && !lane.caller_sends();
+        line.is_due = is_lost || is_second && incoming.peers.sends_to(to);
         if let DialError::Failed(error) = error {
             log(Level::Debug, || format!("no connection to {to}: {error}"));
         }
-        if !is_preferred {
+        if !lane.is_main() {
             return;
         }
         // Known before the queues are called, which drop their messages.
-        let is_gone = is_lost && !incoming.peers.has(to, false) && is_refusal(error);
+        let is_gone = is_lost && !incoming.peers.is_connected(to) && is_refusal(error);
         if is_gone {
             (line.lost, line.is_due) = (None, false);
         }
@@ -307,9 +281,8 @@ impl Calls {
             self.end(endpoint, token, &error.into());
         }
         let due = self.lines.iter().filter(|(_, line)| line.is_due && line.not_before <= now);
-        let due = due.map(|((to, _), line)| (Arc::clone(to), line.direction));
-        for (to, direction) in due.collect::<Vec<_>>() {
-            self.begin(endpoint, registry, &to, direction);
+        for (to, lane) in due.map(|(key, _)| key.clone()).collect::<Vec<_>>() {
+            self.begin(endpoint, registry, &to, lane);
         }
     }
 

@@ -146,8 +146,8 @@ impl GreeterLoop {
             Order::Dial(to) => self.calls.dial(endpoint, registry, &to),
             Order::Redial(to) => self.calls.redial(endpoint, registry, &to),
             Order::Await(address) => self.absences.begin(endpoint, registry, address),
-            Order::Resolved(to, direction, addresses) => {
-                self.calls.resolved(endpoint, registry, &to, direction, addresses);
+            Order::Resolved(to, lane, addresses) => {
+                self.calls.resolved(endpoint, registry, &to, lane, addresses);
             }
         }
     }

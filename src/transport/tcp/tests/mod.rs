@@ -1,5 +1,6 @@
 //! Both ends of connections in one process, on the loopback interface.
 
+mod lanes;
 mod reconnection;
 mod records;
 
@@ -11,7 +12,7 @@ use std::time::{Duration, Instant};
 use super::TcpTransport;
 use super::admission::CallerGreeting;
 use super::framing::{MOST_BYTES, MessageKind, head};
-use super::greeting::{ANSWER, Direction, take};
+use super::greeting::{ANSWER, Direction, Lane, take};
 use crate::credentials::{CredentialKind, Credentials};
 use crate::transport::mail::{Heard, Mail, content, fill, wait_for};
 use crate::transport::{BlockingSender, DialPolicy, Inbox, Transport, TransportConfig, tests};
@@ -70,7 +71,13 @@ struct Pair {
 
 impl Pair {
     fn connected() -> Self {
-        let ((server, at_server), (worker, at_worker)) = (listener(), open(&place(None)));
+        Self::between(listener(), open(&place(None)))
+    }
+
+    fn between(
+        (server, at_server): (TcpTransport, Arc<Mail>),
+        (worker, at_worker): (TcpTransport, Arc<Mail>),
+    ) -> Self {
         let mut forth = line(&worker, server.address());
         let back = line(&server, worker.address());
         assert!(!forth.is_connected() && !back.is_connected());
@@ -240,7 +247,8 @@ fn pose(to: &TcpTransport, identity: &str, name: &str, secret: &str) -> TcpStrea
     let (credentials, wanted) =
         (Credentials::of_token(identity, secret), CredentialKind::Scheduler);
     let mut greeting =
-        CallerGreeting::new(Some(&credentials), name, wanted, Direction::Both, false).unwrap();
+        CallerGreeting::new(Some(&credentials), name, wanted, Lane::first(Direction::Both), false)
+            .unwrap();
     let mut out = greeting.call().to_vec();
     let mut received = Vec::new();
     while !greeting.receive(&mut received, &mut out).unwrap() {
@@ -360,7 +368,14 @@ fn certificates_that_do_not_fit_are_refused_by_name() {
 }
 
 fn by_hand() -> CallerGreeting {
-    CallerGreeting::new(None, "mallory", CredentialKind::Server, Direction::Both, false).unwrap()
+    CallerGreeting::new(
+        None,
+        "mallory",
+        CredentialKind::Server,
+        Lane::first(Direction::Both),
+        false,
+    )
+    .unwrap()
 }
 
 /// A connection made by hand, whose greeting is over.

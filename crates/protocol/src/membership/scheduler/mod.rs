@@ -54,6 +54,8 @@ pub struct Scheduler<D> {
     pub(super) book: Book,
     pub(super) progress: BTreeMap<Peer, MemberProgress>,
     disputes: Vec<Dispute>,
+    /// Why members were declared lost, behind their names.
+    losses: BTreeMap<Peer, String>,
     /// Members that joined and left before the start.
     pub(super) went: BTreeSet<Peer>,
     pub(super) started: bool,
@@ -87,6 +89,7 @@ impl<D: Data> Scheduler<D> {
             book: Book { features: FEATURES, ..Book::default() },
             progress: BTreeMap::new(),
             disputes: Vec::new(),
+            losses: BTreeMap::new(),
             went: BTreeSet::new(),
             started: false,
             takeover: Takeover::None,
@@ -327,17 +330,24 @@ impl<D: Data> Scheduler<D> {
     }
 
     fn note_loss(&mut self, known: &Standing) {
-        let heard = self.net.heard_at(known.peer);
-        let reason = match heard.map(|at| self.net.last_now().saturating_sub(at)) {
+        let silent = self.net.heard_at(known.peer);
+        let silent = silent.map(|at| self.net.last_now().saturating_sub(at));
+        let limits = &self.net.limits;
+        let reason = match silent {
             _ if !known.cause.is_empty() => known.cause.clone(),
-            None => "it did not introduce itself to this scheduler".into(),
-            Some(silent) if silent < self.net.limits.heartbeat() * 2 => {
-                "its connection has ended, or another member does not hear it".into()
+            None => "did not introduce itself to this scheduler".into(),
+            Some(_) if !self.net.has_heard(known.peer, known.incarnation) => {
+                format!("was not heard for {} ms after it had joined", limits.start_timeout / MS)
             }
-            Some(silent) => format!("it was not heard for {} ms", silent / MS),
+            Some(silent) if silent < limits.heartbeat() * 2 => {
+                "has lost its connection, or another member does not hear it".into()
+            }
+            Some(silent) => format!("was not heard for {} ms", silent / MS),
         };
         let address = self.whereabouts(known).unwrap_or_default();
-        self.net.note(PeerEvent::Lost(known.peer, address, reason));
+        let event = if known.cause.is_empty() { format!("it {reason}") } else { reason.clone() };
+        self.net.note(PeerEvent::Lost(known.peer, address, event));
+        self.losses.insert(known.peer, reason);
     }
 
     fn part(&mut self, peer: Peer, state: MemberState) {
@@ -394,14 +404,9 @@ impl<D: Data> Scheduler<D> {
     pub(super) fn evict(&mut self, peer: Peer, incarnation: u64, address: &str) {
         self.net.note(PeerEvent::Evicted(peer, address.into()));
         let cause = self.book.find(peer).map(|member| member.cause.clone());
-        let cause = cause.filter(|cause| !cause.is_empty()).unwrap_or_else(|| {
-            let limits = &self.net.limits;
-            if self.net.has_heard(peer, incarnation) {
-                format!("was not heard for {} ms", limits.peer_timeout / MS)
-            } else {
-                format!("was not heard for {} ms after it had joined", limits.start_timeout / MS)
-            }
-        });
+        let cause =
+            cause.filter(|cause| !cause.is_empty()).or_else(|| self.losses.get(&peer).cloned());
+        let cause = cause.unwrap_or_else(|| "was not heard by an earlier scheduler".into());
         let text = format!("{peer} at {address} {cause}, and the job declared it lost");
         let failure = Failure::new(Reason::Evicted, text);
         self.net.cast(address, incarnation, Evicted { failure }.into());

@@ -292,9 +292,22 @@ fn a_worker_that_wakes_soon_after_it_was_lost_is_told_at_once() {
     job.wake("worker-1");
     job.pass(SECOND / 2);
     job.assert_evicted("worker-1");
-    assert!(job.end_of("worker-1").to_string().ends_with("and the job declared it lost"));
+    let told = job.end_of("worker-1").to_string();
+    assert!(told.contains("worker 1 at worker-1 was not heard for 5"), "{told}");
+    assert!(told.ends_with(" ms, and the job declared it lost"), "{told}");
     job.pass(SECOND / 2);
     assert_eq!(job.scheduler.end(), Some(&Ok(())));
+}
+
+/// Its link is gone with the loss, and with it the time at which it was last heard.
+#[test]
+fn a_worker_without_a_connection_is_told_that_this_was_the_reason() {
+    let mut job = at_work(OnLoss::Continue);
+    let now = job.now;
+    job.scheduler.down("worker-1", now);
+    job.pass(SECOND);
+    let told = job.end_of("worker-1").to_string();
+    assert!(told.contains("worker 1 at worker-1 has lost its connection, or another"), "{told}");
 }
 
 /// The silence of a process begins up to one heartbeat before the process stops.

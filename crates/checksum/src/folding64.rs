@@ -1,0 +1,141 @@
+//! CRC-64 of long inputs by carry-less multiplication (also called: folding), as in `folding.rs`, for 16 bytes
+//! a register or for 64.
+#![allow(unsafe_code, reason = "instructions that not every processor has")]
+
+use std::arch::x86_64::{
+    __m128i, __m512i, _mm_clmulepi64_si128, _mm_cvtsi128_si64, _mm_extract_epi64, _mm_loadu_si128,
+    _mm_set_epi64x, _mm_xor_si128, _mm512_broadcast_i64x2, _mm512_clmulepi64_epi128,
+    _mm512_extracti64x2_epi64, _mm512_loadu_si512, _mm512_ternarylogic_epi64, _mm512_xor_si512,
+    _mm512_zextsi128_si512,
+};
+
+use crate::tables64::{by_tables, power};
+
+/// Bytes of a lane, of a wide register, and of one step of each kind.
+const LANE: usize = 16;
+const WIDE: usize = 64;
+const STEP: usize = 4 * LANE;
+const WIDE_STEP: usize = 4 * WIDE;
+
+/// Minimum bytes: shorter inputs are faster by tables, or with narrow registers.
+const LEAST: usize = 2 * STEP;
+const LEAST_WIDE: usize = 2 * WIDE_STEP;
+
+/// Factors of both halves of a lane that shift them by this many bytes. The powers are one less, because a
+/// product of reversed factors is one place too far.
+const fn factors(bytes: u32) -> (i64, i64) {
+    let bits = bytes * 8;
+    (power(bits + 63).cast_signed(), power(bits - 1).cast_signed())
+}
+
+const BY_WIDE_STEP: (i64, i64) = factors(256);
+const BY_STEP: (i64, i64) = factors(64);
+const BY_LANE: (i64, i64) = factors(16);
+
+/// Appends all whole steps to the digest; gives it, and the remaining bytes.
+pub(super) fn append(sum: u64, bytes: &[u8]) -> (u64, &[u8]) {
+    let narrow = is_x86_feature_detected!("pclmulqdq") && is_x86_feature_detected!("sse4.1");
+    if bytes.len() < LEAST || !narrow {
+        return (sum, bytes);
+    }
+    let wide = is_x86_feature_detected!("avx512f")
+        && is_x86_feature_detected!("avx512dq")
+        && is_x86_feature_detected!("vpclmulqdq");
+    if bytes.len() >= LEAST_WIDE && wide {
+        let (steps, rest) = bytes.as_chunks::<WIDE_STEP>();
+        // SAFETY: the processor has the instructions, as checked above.
+        return (unsafe { fold_wide(sum, steps) }, rest);
+    }
+    let (steps, rest) = bytes.as_chunks::<STEP>();
+    // SAFETY: the processor has the instructions, as checked above.
+    (unsafe { fold(sum, steps) }, rest)
+}
+
+#[target_feature(enable = "pclmulqdq,sse4.1")]
+fn fold(sum: u64, steps: &[[u8; STEP]]) -> u64 {
+    let Some((first, steps)) = steps.split_first() else { return sum };
+    let mut all = load(first);
+    all[0] = _mm_xor_si128(all[0], _mm_set_epi64x(0, (!sum).cast_signed()));
+    for step in steps {
+        for (sum, next) in all.iter_mut().zip(load(step)) {
+            *sum = one_further(*sum, BY_STEP, next);
+        }
+    }
+    end(all)
+}
+
+#[target_feature(enable = "avx512f,avx512dq,vpclmulqdq,pclmulqdq,sse4.1")]
+fn fold_wide(sum: u64, steps: &[[u8; WIDE_STEP]]) -> u64 {
+    let Some((first, steps)) = steps.split_first() else { return sum };
+    let mut all = load_wide(first);
+    let inverted = _mm_set_epi64x(0, (!sum).cast_signed());
+    all[0] = _mm512_xor_si512(all[0], _mm512_zextsi128_si512(inverted));
+    let by_step = pair(BY_WIDE_STEP);
+    for step in steps {
+        for (sum, next) in all.iter_mut().zip(load_wide(step)) {
+            *sum = further(*sum, by_step, next);
+        }
+    }
+    let by_wide = pair(BY_STEP);
+    let [first, second, third, fourth] = all;
+    let one = further(first, by_wide, second);
+    let one = further(one, by_wide, third);
+    let one = further(one, by_wide, fourth);
+    end([
+        _mm512_extracti64x2_epi64::<0>(one),
+        _mm512_extracti64x2_epi64::<1>(one),
+        _mm512_extracti64x2_epi64::<2>(one),
+        _mm512_extracti64x2_epi64::<3>(one),
+    ])
+}
+
+/// The digest of what adjacent lanes hold.
+#[target_feature(enable = "pclmulqdq,sse4.1")]
+fn end([mut last, rest @ ..]: [__m128i; 4]) -> u64 {
+    for lane in rest {
+        last = one_further(last, BY_LANE, lane);
+    }
+    let low = _mm_cvtsi128_si64(last).to_le_bytes();
+    let high = _mm_extract_epi64::<1>(last).to_le_bytes();
+    !by_tables(by_tables(0, &low), &high)
+}
+
+#[target_feature(enable = "sse4.1")]
+fn load(step: &[u8; STEP]) -> [__m128i; 4] {
+    let at = |index: usize| {
+        // SAFETY: the offset is inside of the step.
+        unsafe { _mm_loadu_si128(step.as_ptr().add(index * LANE).cast()) }
+    };
+    [at(0), at(1), at(2), at(3)]
+}
+
+#[target_feature(enable = "avx512f")]
+fn load_wide(step: &[u8; WIDE_STEP]) -> [__m512i; 4] {
+    let at = |index: usize| {
+        // SAFETY: the offset is inside of the step.
+        unsafe { _mm512_loadu_si512(step.as_ptr().add(index * WIDE).cast()) }
+    };
+    [at(0), at(1), at(2), at(3)]
+}
+
+#[target_feature(enable = "avx512f,avx512dq")]
+fn pair((low, high): (i64, i64)) -> __m512i {
+    _mm512_broadcast_i64x2(_mm_set_epi64x(high, low))
+}
+
+/// Shifts `sum` to the place of `next`, and adds `next`.
+#[target_feature(enable = "avx512f,vpclmulqdq")]
+fn further(sum: __m512i, factors: __m512i, next: __m512i) -> __m512i {
+    let low = _mm512_clmulepi64_epi128::<0x00>(sum, factors);
+    let high = _mm512_clmulepi64_epi128::<0x11>(sum, factors);
+    // 0x96: the exclusive or of three.
+    _mm512_ternarylogic_epi64::<0x96>(low, high, next)
+}
+
+#[target_feature(enable = "pclmulqdq,sse4.1")]
+fn one_further(sum: __m128i, factors: (i64, i64), next: __m128i) -> __m128i {
+    let factors = _mm_set_epi64x(factors.1, factors.0);
+    let low = _mm_clmulepi64_si128::<0x00>(sum, factors);
+    let high = _mm_clmulepi64_si128::<0x11>(sum, factors);
+    _mm_xor_si128(_mm_xor_si128(low, high), next)
+}

@@ -1,0 +1,176 @@
+//! Digests of the keys of a local store.
+
+use std::sync::Arc;
+
+use super::Local;
+use super::apply::{Applier, CallLimits, KeyPush};
+use super::checkpoint::check_byte_order;
+use super::merger::{Handling, Merger};
+use super::table::{Slot, Value};
+#[cfg(feature = "dist")]
+use crate::digest::{self, DigestSettings};
+use crate::digest::{Contributions, DigestLog, KeyDigest, LogHead, RoundRecord, RunDigest};
+use crate::error::Result;
+use crate::key::Key;
+use crate::optim::{Optimizer, OptimizerState};
+use crate::sys::DefaultFloats;
+use crate::tensor::{Buffer, DType, Lent};
+
+impl Local {
+    /// Digests of keys, after the operations that this thread has started; each as it is between two pushes.
+    pub(crate) fn digest(self: &Arc<Self>, keys: &[Key]) -> Result<Vec<KeyDigest>> {
+        check_byte_order("digest")?;
+        let scene = self.keys.scene("digest");
+        let slot = |&key: &Key| self.keys.table.get(key).ok_or_else(|| scene.unknown(key));
+        let slots = keys.iter().map(slot).collect::<Result<Vec<_>>>()?;
+        let patience = self.patience();
+        let limits = CallLimits { patience: &patience, cancel: None };
+        self.in_turn("digest", keys, &patience, || {
+            slots.iter().map(|slot| self.digest_of(slot, limits)).collect()
+        })
+    }
+
+    fn digest_of(&self, slot: &Slot, limits: CallLimits<'_>) -> Result<KeyDigest> {
+        let merger = self.handling.read().merger.clone();
+        let value = self.applier.lock_shared("digest", slot, limits)?;
+        let copies = self.copies("digest", slot, &value, limits)?;
+        let is_elsewhere = !copies.is_empty();
+        let (stored, states) = match copies.split_first() {
+            Some((stored, states)) => (stored, states),
+            None => (&value.buffer, &[][..]),
+        };
+        let state = match &merger {
+            Merger::Optimizer(optimizer) if is_elsewhere => {
+                let is_kept = optimizer.kept(value.state.as_ref()).is_some();
+                RunDigest::joined(states.iter().filter(|_| is_kept).map(digest_of_buffer))
+            }
+            merger => RunDigest::joined(state_runs(optimizer_of(merger), &value)),
+        };
+        let value_sum = RunDigest::of(&stored.bytes()[..slot.bytes()]).sum;
+        Ok(KeyDigest { round: value.merges, value: value_sum, state: state.sum })
+    }
+}
+
+impl Local {
+    /// Begins the digest log of this process, if the options have one.
+    pub(crate) fn open_digest_log(
+        &self,
+        kind: &'static str,
+        role: &'static str,
+        servers: u32,
+    ) -> Result<()> {
+        let settings = &self.settings.digests;
+        let Some(folder) = &settings.folder else { return Ok(()) };
+        check_byte_order("digest_log")?;
+        let isa = self.settings.isa.name();
+        let head = LogHead { kind, role, servers, isa, all: settings.all };
+        let names = Arc::clone(&self.keys.names);
+        let log = DigestLog::open(folder, settings.bytes, head, names)?;
+        let _ = self.applier.digests.set(Arc::new(log));
+        // Short calls merge without a record.
+        self.keys.table.set_short_merge(None);
+        Ok(())
+    }
+
+    /// Logs the names of keys, which the servers of a job do not know.
+    #[cfg(feature = "dist")]
+    pub(crate) fn log_names(&self, kind: &'static str, servers: u32) {
+        let DigestSettings { folder, all, .. } = &self.settings.digests;
+        if let Some(folder) = folder {
+            let isa = self.settings.isa.name();
+            let head = LogHead { kind, role: "worker", servers, isa, all: *all };
+            digest::log_names(folder, head, &self.keys.names);
+        }
+    }
+
+    /// Members of the statistics, each after a comma.
+    pub(crate) fn digest_statistics(&self) -> String {
+        self.applier.digests.get().map_or(String::new(), |log| {
+            let counts = log.counts();
+            format!(",\"digest_log\":{{\"rounds\":{},\"lost\":{}}}", counts.rounds, counts.lost)
+        })
+    }
+}
+
+impl Applier {
+    pub(crate) fn logs_digests(&self) -> bool {
+        self.digests.get().is_some()
+    }
+
+    /// Digests of the values of a push, before it is merged. None if they have none: values that go through a
+    /// codec arrive as other ones.
+    pub(super) fn contributions(
+        &self,
+        push: &KeyPush<'_>,
+        handling: &Handling,
+    ) -> Option<Contributions> {
+        self.digests.get().filter(|log| log.all)?;
+        if handling.codec_of(push.slot.dtype).is_some() {
+            return None;
+        }
+        let digest = |value: &Lent| self.digest_of_value(push.slot, value).ok();
+        (0..).zip(push.values).map(|(place, value)| Some((place, digest(value)?))).collect()
+    }
+
+    /// The digest of a pushed value, in the key's dtype and row-major order.
+    fn digest_of_value(&self, slot: &Slot, value: &Lent) -> Result<RunDigest> {
+        if value.is_plain(slot.dtype) {
+            let bytes = Lent::plain(value.data(), DType::U8).array();
+            return Ok(RunDigest::of(bytes.slice::<u8>(&(0..slot.bytes()))));
+        }
+        let gathered = self.borrow_buffer(slot)?;
+        let _floats = DefaultFloats::enter();
+        let digest = self.team.sum(slot, std::slice::from_ref(value), &gathered);
+        let digest = digest.map(|()| RunDigest::of(&gathered.bytes()[..slot.bytes()]));
+        self.buffers.lock().push(gathered);
+        digest
+    }
+
+    /// Logs the last push of a key, whose lock is held.
+    pub(super) fn log_round(
+        &self,
+        slot: &Slot,
+        handling: &Handling,
+        value: &Value,
+        pushed: Option<Contributions>,
+    ) {
+        let Some(log) = self.digests.get() else { return };
+        let whole = slot.bytes() as u64;
+        let optimizer = optimizer_of(&handling.merger).filter(|_| log.all);
+        let record = RoundRecord {
+            key: slot.key.id(),
+            round: value.merges,
+            setting: handling.version,
+            start: 0,
+            whole,
+            value: RunDigest::of(&value.buffer.bytes()[..slot.bytes()]),
+            states: state_runs(optimizer, value).collect(),
+            pushes: pushed.unwrap_or_default(),
+            failed: false,
+        };
+        log.add(record, || handling.describe());
+    }
+}
+
+fn digest_of_buffer(buffer: &Buffer) -> RunDigest {
+    RunDigest::of(buffer.bytes())
+}
+
+/// The rule of a merger.
+pub(crate) fn optimizer_of(merger: &Merger) -> Option<&Optimizer> {
+    match merger {
+        Merger::Optimizer(optimizer) => Some(optimizer),
+        Merger::Assign | Merger::Updater(_) => None,
+    }
+}
+
+/// Digests of the arrays of a key's state in host memory: the states of the rule, then the master. State of an
+/// earlier rule counts as none.
+pub(crate) fn state_runs<'a>(
+    optimizer: Option<&Optimizer>,
+    value: &'a Value,
+) -> impl Iterator<Item = RunDigest> + use<'a> {
+    let is_kept = optimizer.is_some_and(|it| it.kept(value.state.as_ref()).is_some());
+    let state = value.state.as_ref().filter(|_| is_kept);
+    state.into_iter().flat_map(OptimizerState::buffers).map(digest_of_buffer)
+}
