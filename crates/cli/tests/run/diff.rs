@@ -160,12 +160,16 @@ impl Program {
                 let mut values: Vec<Vec<f32>> =
                     ranks.clone().map(|rank| self.value(at, round, rank)).collect();
                 match fault {
-                    Fault::Push { key, round: when, rank, bit } if (key, when) == (at, round) => {
+                    Fault::Push { key, round: when, rank, bit }
+                        if (key, when) == (at, round) && ranks.contains(&rank) =>
+                    {
                         let element =
                             &mut values[rank - ranks.start][bit as usize % self.sizes[at]];
                         *element = f32::from_bits(element.to_bits() ^ (1 << (bit % 32)));
                     }
-                    Fault::Lost { key, round: when } if (key, when) == (at, round) => {
+                    Fault::Lost { key, round: when }
+                        if (key, when) == (at, round) && ranks.end == self.workers =>
+                    {
                         values.pop();
                     }
                     _ => {}
@@ -234,7 +238,7 @@ impl Program {
     }
 
     /// A job: a thread for each process.
-    fn job(&self, folder: &Path, servers: usize, options: &[(&str, &str)]) {
+    fn job(&self, folder: &Path, servers: usize, options: &[(&str, &str)], fault: Fault) {
         let root = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
         let open = |role: &str, rank: Option<usize>| {
             let mut config = Config::new().with("digests", "all").unwrap();
@@ -266,7 +270,7 @@ impl Program {
                 let (open, program) = (open("worker", Some(rank)), Arc::clone(&program));
                 thread::spawn(move || {
                     let store = open();
-                    program.run(&store, rank..rank + 1, Fault::None);
+                    program.run(&store, rank..rank + 1, fault);
                     store.barrier(LIMIT).unwrap();
                     store.close(LIMIT).unwrap();
                 })
@@ -384,6 +388,39 @@ fn planted_faults_are_named_with_key_round_and_cause() {
     assert!(kinds.len() > 3);
 }
 
+/// A worker that skips a push makes its later ones a round earlier.
+#[test]
+fn planted_faults_of_jobs_are_named_whatever_their_servers_and_slices() {
+    let seed = u64::from(std::process::id()) << 20;
+    for number in 0..operations(8) as u64 {
+        let mut random = Random::new(seed + number);
+        let mut program = Program::draw(&mut random);
+        let fault = loop {
+            match draw(&mut random, &mut program) {
+                Fault::Value { .. } | Fault::State { .. } => {}
+                Fault::Lost { round, .. } if round == program.rounds => {}
+                fault => break fault,
+            }
+        };
+        println!("seed {} {fault:?}", seed + number);
+        let folders = [Folder::new(), Folder::new()];
+        for (folder, fault) in folders.iter().zip([Fault::None, fault]) {
+            let slices = random.pick(&["4096", "8192", "262144"]);
+            let options = [("slice_bytes", slices), ("shm", random.pick(&["yes", "no"]))];
+            program.job(&folder.0, 1 + random.index(3), &options, fault);
+        }
+        let (status, text, errors) = diff(&[], &folders[0].0, &folders[1].0);
+        assert_eq!((status, errors.as_str()), (Some(1), ""), "{text}");
+        let found = serde_json::from_str(&diff(&["--json"], &folders[0].0, &folders[1].0).1);
+        let last = program.workers - 1;
+        let fault = match fault {
+            Fault::Lost { key, round } => Fault::Push { key, round, rank: last, bit: 0 },
+            fault => fault,
+        };
+        check(&program, fault, &found.unwrap(), &text);
+    }
+}
+
 #[test]
 fn undisturbed_runs_are_the_same_whatever_servers_slices_and_threads() {
     let seed = u64::from(std::process::id()) << 20;
@@ -397,7 +434,7 @@ fn undisturbed_runs_are_the_same_whatever_servers_slices_and_threads() {
             let shm = random.pick(&["yes", "no"]);
             let threads = random.pick(&["1", "2", "4"]);
             let options = [("slice_bytes", slices), ("shm", shm), ("threads", threads)];
-            program.job(&folder.0, servers, &options);
+            program.job(&folder.0, servers, &options, Fault::None);
         }
         program.local(&folders[2].0, &[], Fault::None);
         let same = format!("same: {} rounds of {} keys\n", program.rounds, program.sizes.len());
