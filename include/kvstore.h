@@ -41,7 +41,7 @@
  *   fork()      in the child, handles of the parent answer KV_ERR_FORKED (kv_free() releases them);
  *               new stores may be created. Once CUDA is in use, a child cannot use it (KV_ERR_DEVICE).
  *   updaters    inside one, these calls on its own store work: kv_key_name, kv_key_info, kv_type,
- *               kv_role, kv_rank, kv_num_workers, kv_abort. All others give KV_ERR_REENTRANT.
+ *               kv_role, kv_rank, kv_num_workers, kv_num_lost, kv_abort. All others give KV_ERR_REENTRANT.
  *   kv_on_done  inside its function, calls on the store that could wait give KV_ERR_REENTRANT.
  *
  * OPTIONS (kv_config_set, else KV_<NAME> in the environment, else the default)
@@ -675,6 +675,18 @@ kv_status kv_rank(struct kv_store *store, int32_t *rank);
  * Threads: any.
  */
 kv_status kv_num_workers(struct kv_store *store, int32_t *count);
+
+/**
+ * Gives the number of workers and servers that the job has declared lost, as far as this process has been
+ * told: it asks no other process. With `on_worker_loss=fail` other calls fail once it is not 0. Local
+ * stores: 0.
+ *
+ * @param count  receives the number.
+ *
+ * Threads: any.
+ */
+kv_status kv_num_lost(struct kv_store *store,
+                      int32_t *count);
 
 /**
  * Waits until all workers have arrived here. Local stores: returns at once.
@@ -1381,6 +1393,17 @@ const char *kv_status_name(kv_status status);
  * Threads: any.
  */
 const char *kv_version(void);
+
+/**
+ * Whether this build of the library has a feature: 1 or 0, also 0 for a name that it does not know. The
+ * names are `optimizer`, `updater`, `compression`, `rows`, `tickets`, `checkpoint`, `digests`,
+ * `sum_order`, `dist`, `tls`, `shm`, `ucx` and `cuda`. What a machine has, such as a GPU, is not asked.
+ *
+ * @param feature  the name, in lower case.
+ *
+ * Threads: any.
+ */
+int kv_capable(const char *feature);
 
 /**
  * Gives the version of the binary interface; compare it with `KV_ABI_VERSION`.

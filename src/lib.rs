@@ -72,6 +72,28 @@ mod transport;
 #[cfg(feature = "dist")]
 mod worker;
 
+/// Features of every build, and of those with a cargo feature.
+const FEATURES: [&str; 8] = [
+    "optimizer",
+    "updater",
+    "compression",
+    "rows",
+    "tickets",
+    "checkpoint",
+    "digests",
+    "sum_order",
+];
+const FEATURES_OF_DIST: [&str; 4] = ["dist", "tls", "shm", "ucx"];
+
+/// Whether this build has a feature, by its name: one of `optimizer`, `updater`, `compression`, `rows`,
+/// `tickets`, `checkpoint`, `digests`, `sum_order`, `dist`, `tls`, `shm`, `ucx` and `cuda`.
+#[must_use]
+pub fn capable(feature: &str) -> bool {
+    FEATURES.contains(&feature)
+        || cfg!(feature = "dist") && FEATURES_OF_DIST.contains(&feature)
+        || cfg!(feature = "cuda") && feature == "cuda"
+}
+
 pub use checkpoint::{InspectedTensor, Inspection, TensorState};
 pub use config::Config;
 #[cfg(feature = "dist")]

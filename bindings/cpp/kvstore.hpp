@@ -708,6 +708,11 @@ std::string listed(const Numbers& numbers) {
 /// The version of the library, such as `0.1.0`. See kv_version().
 [[nodiscard]] inline std::string_view version() noexcept { return kv_version(); }
 
+/// Whether the build of the library has a feature, such as `dist`. See kv_capable().
+[[nodiscard]] inline bool capable(const std::string& feature) noexcept {
+    return kv_capable(feature.c_str()) != 0;
+}
+
 /// The version of the binary interface. See kv_abi_version().
 [[nodiscard]] inline std::uint32_t abi_version() noexcept { return kv_abi_version(); }
 
@@ -952,6 +957,9 @@ public:
 
     /// How many workers there are. See kv_num_workers().
     [[nodiscard]] std::int32_t num_workers() const { return get(kv_num_workers); }
+
+    /// How many workers and servers are lost. See kv_num_lost().
+    [[nodiscard]] std::int32_t num_lost() const { return get(kv_num_lost); }
 
     /// The name of a key that was interned. See kv_key_name().
     [[nodiscard]] std::string name(Key key) const {

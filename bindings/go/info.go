@@ -14,6 +14,13 @@ import (
 // Version returns the version of the library, such as 0.1.0.
 func Version() string { return C.GoString(C.kv_version()) }
 
+// Capable reports whether the build of the library has a feature, such as "dist" or "cuda".
+func Capable(feature string) bool {
+	text := C.CString(feature)
+	defer C.free(unsafe.Pointer(text))
+	return C.kv_capable(text) != 0
+}
+
 // ABIVersion returns the version of the library's binary interface.
 func ABIVersion() uint32 { return uint32(C.kv_abi_version()) }
 
@@ -68,6 +75,14 @@ func (s *Store) Rank() (int, error) {
 func (s *Store) NumWorkers() (int, error) {
 	var count C.int32_t
 	err := s.use(func(store *C.kv_store) C.kv_status { return C.kv_num_workers(store, &count) })
+	return int(count), err
+}
+
+// NumLost returns the number of workers and servers that the job has declared lost, as far as this
+// process has been told; 0 in a local store.
+func (s *Store) NumLost() (int, error) {
+	var count C.int32_t
+	err := s.use(func(store *C.kv_store) C.kv_status { return C.kv_num_lost(store, &count) })
 	return int(count), err
 }
 

@@ -67,6 +67,9 @@ func TestLocalStoresAreAJobOfOneWorker(t *testing.T) {
 	workers, err := store.NumWorkers()
 	ok(t, err)
 	equal(t, workers, 1)
+	lost, err := store.NumLost()
+	ok(t, err)
+	equal(t, lost, 0)
 	ok(t, store.Barrier(ctx))
 	ok(t, store.Barrier(context.Background()))
 	ok(t, store.Done())
@@ -74,6 +77,8 @@ func TestLocalStoresAreAJobOfOneWorker(t *testing.T) {
 
 func TestVersions(t *testing.T) {
 	begin(t)
+	equal(t, Capable("optimizer"), true)
+	equal(t, Capable("teleport"), false)
 	equal(t, strings.Count(Version(), "."), 2)
 	equal(t, ABIVersion(), 0)
 }
@@ -157,6 +162,7 @@ func afterClose(store *Store, ctx context.Context, one Tensor, pairs []Pair) map
 	_, errRole := store.Role()
 	_, errRank := store.Rank()
 	_, errNumWorkers := store.NumWorkers()
+	_, errNumLost := store.NumLost()
 	return map[string]error{
 		"Init":          store.Init(ctx, 1, one),
 		"Push":          store.Push(ctx, 1, one),
@@ -175,7 +181,7 @@ func afterClose(store *Store, ctx context.Context, one Tensor, pairs []Pair) map
 		"PushPullAsync": errPushPullAsync, "BroadcastAsync": errBroadcastAsync,
 		"Intern": errIntern, "Keys": errKeys, "KeyInfo": errKeyInfo, "KeyName": errKeyName,
 		"Stats": errStats, "Type": errType, "Role": errRole, "Rank": errRank,
-		"NumWorkers": errNumWorkers,
+		"NumWorkers": errNumWorkers, "NumLost": errNumLost,
 	}
 }
 

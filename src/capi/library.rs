@@ -1,6 +1,6 @@
 //! Questions to the library itself.
 
-use std::ffi::{CStr, c_char};
+use std::ffi::{CStr, c_char, c_int};
 
 use super::guard;
 use super::types::{KV_ABI_VERSION, kv_status_in};
@@ -51,6 +51,23 @@ pub extern "C" fn kv_status_name(status: kv_status_in) -> *const c_char {
 #[unsafe(no_mangle)]
 pub extern "C" fn kv_version() -> *const c_char {
     concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast()
+}
+
+/// Whether this build of the library has a feature: 1 or 0, also 0 for a name that it does not know. The
+/// names are `optimizer`, `updater`, `compression`, `rows`, `tickets`, `checkpoint`, `digests`,
+/// `sum_order`, `dist`, `tls`, `shm`, `ucx` and `cuda`. What a machine has, such as a GPU, is not asked.
+///
+/// @param feature  the name, in lower case.
+///
+/// Threads: any.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kv_capable(feature: *const c_char) -> c_int {
+    if feature.is_null() {
+        return 0;
+    }
+    // SAFETY: header rule 2: a text that ends with a zero byte.
+    let feature = unsafe { CStr::from_ptr(feature) };
+    c_int::from(feature.to_str().is_ok_and(crate::capable))
 }
 
 /// Gives the version of the binary interface; compare it with `KV_ABI_VERSION`.

@@ -161,6 +161,23 @@ pub unsafe extern "C" fn kv_num_workers(store: *mut kv_store, count: *mut i32) -
     })
 }
 
+/// Gives the number of workers and servers that the job has declared lost, as far as this process has been
+/// told: it asks no other process. With `on_worker_loss=fail` other calls fail once it is not 0. Local
+/// stores: 0.
+///
+/// @param count  receives the number.
+///
+/// Threads: any.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kv_num_lost(store: *mut kv_store, count: *mut i32) -> kv_status {
+    guard_store_in_callback(store, |store| {
+        // SAFETY: header rule 2: NULL or a valid place.
+        let out = unsafe { handle::out(count, "count") }?;
+        *out = store.num_lost();
+        Ok(())
+    })
+}
+
 /// Waits until all workers have arrived here. Local stores: returns at once.
 ///
 /// Workers that have called kv_done() or kv_close() are not waited for.

@@ -17,6 +17,9 @@ pub(crate) trait JobMember: Send + Sync {
     fn rank(&self) -> u32;
     fn workers(&self) -> u32;
 
+    /// Number of workers and servers that the job has declared lost, as far as this process knows.
+    fn lost(&self) -> usize;
+
     /// Ends all operations at once, and never waits for another process.
     fn abort(&self);
 

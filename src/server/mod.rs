@@ -137,6 +137,12 @@ impl JobMember for ServerProcess {
         me.map_or(self.job.rank.unwrap_or(0), |peer| peer.rank)
     }
 
+    fn lost(&self) -> usize {
+        let as_server = self.server.get().and_then(|driver| driver.peek(Node::lost));
+        let as_scheduler = || self.scheduler.get().and_then(|driver| driver.peek(Scheduler::lost));
+        as_server.or_else(as_scheduler).unwrap_or(0)
+    }
+
     #[cfg(test)]
     fn takings(&self) -> u64 {
         self.server.get().map_or(0, |driver| driver.takings())

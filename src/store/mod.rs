@@ -272,6 +272,13 @@ impl Store {
         self.remote.as_ref().map_or(1, |remote| i32::try_from(remote.workers()).unwrap_or(i32::MAX))
     }
 
+    /// The number of workers and servers that the job has declared lost, as far as this process knows: its
+    /// calls do not wait for another one. 0 in a local store.
+    #[must_use]
+    pub fn num_lost(&self) -> i32 {
+        self.remote.as_ref().map_or(0, |remote| i32::try_from(remote.lost()).unwrap_or(i32::MAX))
+    }
+
     /// Barrier (also called: rendezvous): waits until all workers have called it. A local store returns at
     /// once.
     pub fn barrier(&self, deadline: impl Into<Deadline>) -> Result<()> {

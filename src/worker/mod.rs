@@ -456,6 +456,10 @@ impl JobMember for WorkerStore {
         ))
     }
 
+    fn lost(&self) -> usize {
+        self.driver.peek(Node::lost).unwrap_or(0)
+    }
+
     #[cfg(test)]
     fn takings(&self) -> u64 {
         self.driver.takings()

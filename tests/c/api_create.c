@@ -189,6 +189,10 @@ static void a_local_store_is_the_only_worker(const char *type) {
     CHECK(rank == 0);
     CHECK_STATUS(kv_num_workers(store, &count), KV_OK);
     CHECK(count == 1);
+    CHECK_STATUS(kv_num_lost(store, &count), KV_OK);
+    CHECK(count == 0);
+    CHECK(kv_capable("optimizer") == 1 && kv_capable("sum_order") == 1);
+    CHECK(kv_capable("Optimizer") == 0 && kv_capable("") == 0 && kv_capable("teleport") == 0);
     CHECK_STATUS(kv_barrier(store, 0), KV_OK);
     CHECK_STATUS(kv_barrier(store, -1), KV_OK);
     CHECK_STATUS(kv_barrier(store, 1000), KV_OK);

@@ -32,6 +32,8 @@ static void without_a_store(void) {
     CHECK_REFUSED(kv_role(NULL, &small));
     CHECK_REFUSED(kv_rank(NULL, &small));
     CHECK_REFUSED(kv_num_workers(NULL, &small));
+    CHECK_REFUSED(kv_num_lost(NULL, &small));
+    CHECK(kv_capable(NULL) == 0);
     CHECK_REFUSED(kv_barrier(NULL, 0));
     CHECK_REFUSED(kv_done(NULL));
     CHECK_REFUSED(kv_serve(NULL));
@@ -77,6 +79,7 @@ static void without_a_place_for_the_answer(kv_store *store) {
     CHECK_REFUSED(kv_role(store, NULL));
     CHECK_REFUSED(kv_rank(store, NULL));
     CHECK_REFUSED(kv_num_workers(store, NULL));
+    CHECK_REFUSED(kv_num_lost(store, NULL));
     CHECK_REFUSED(kv_intern(store, "name", NULL));
     CHECK_REFUSED(kv_key_name(store, 1, NULL));
     CHECK_REFUSED(kv_key_info(store, 1, NULL, NULL, NULL, 4));

@@ -21,6 +21,8 @@ static void check_calls_that_work(inside *own, kv_key key) {
     CHECK_STATUS(kv_rank(own->store, &number), KV_OK);
     CHECK_STATUS(kv_num_workers(own->store, &number), KV_OK);
     CHECK(number == 1);
+    CHECK_STATUS(kv_num_lost(own->store, &number), KV_OK);
+    CHECK(number == 0);
 }
 
 static void never_called(void *context, kv_ticket ticket, kv_status status) {

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use kvstore::ErrorKind::{Closed, PeerLost};
 use kvstore::Store;
 
+use super::common::wait::soon;
 use super::job::{Job, failure, join};
 
 const LIMIT: Duration = Duration::from_secs(20);
@@ -99,10 +100,12 @@ fn the_others_go_on_without_a_lost_worker_if_they_may() {
     let others = job.start();
     let [first, second] = pair(&job, &others.root);
     first.push(1u64, &[5.0f32; 3]).unwrap();
+    assert_eq!((first.num_lost(), second.num_lost()), (0, 0));
     drop(second);
     let mut out = [0.0f32; 3];
     first.pull(1u64, &mut out).unwrap();
     assert_eq!(out, [5.0; 3]);
+    assert!(soon(LIMIT, || first.num_lost() == 1));
     first.push(1u64, &[6.0f32; 3]).unwrap();
     first.pull(1u64, &mut out).unwrap();
     assert_eq!(out, [6.0; 3]);

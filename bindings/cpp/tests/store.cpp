@@ -52,6 +52,7 @@ void options_are_checked() {
 void a_local_store_is_a_cluster_of_one() {
     kv::Store store("local");
     CHECK(store.role() == KV_ROLE_WORKER && store.rank() == 0 && store.num_workers() == 1);
+    CHECK(store.num_lost() == 0);
     store.barrier();
     store.barrier(0s);
     store.done();
@@ -215,6 +216,7 @@ void versions_agree_with_the_header() {
     const std::string wanted = std::to_string(KV_VERSION_MAJOR) + "." +
                                std::to_string(KV_VERSION_MINOR) + "." +
                                std::to_string(KV_VERSION_PATCH);
+    CHECK(kv::capable("optimizer") && !kv::capable("teleport"));
     CHECK(kv::version() == wanted && kv::abi_version() == KV_ABI_VERSION);
 }
 

@@ -69,7 +69,7 @@ from ._errors import (
     UnsupportedError,
 )
 from ._lent import DeviceArray
-from ._store import KeyDigest, KeyInfo, KVStore, create
+from ._store import KeyDigest, KeyInfo, KVStore, capable, create
 from ._streams import set_stream, stream
 from ._ticket import Ticket
 
@@ -112,6 +112,7 @@ __all__ = [
     "TicketError",
     "TimeoutError",
     "UnsupportedError",
+    "capable",
     "create",
     "set_logger",
     "set_stream",

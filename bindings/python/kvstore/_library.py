@@ -78,6 +78,7 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "kv_role": (c_void_p, c_void_p),
     "kv_rank": (c_void_p, c_void_p),
     "kv_num_workers": (c_void_p, c_void_p),
+    "kv_num_lost": (c_void_p, c_void_p),
     "kv_barrier": (c_void_p, c_int64),
     "kv_done": (c_void_p,),
     "kv_serve": (c_void_p,),
@@ -109,6 +110,7 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "kv_last_error": (),
     "kv_set_callback_error": (c_char_p,),
     "kv_status_name": (c_int32,),
+    "kv_capable": (c_char_p,),
     "kv_version": (),
 }
 # All others give a status.
@@ -119,6 +121,7 @@ _RESULTS: dict[str, Any] = {
     "kv_last_error": c_char_p,
     "kv_set_callback_error": None,
     "kv_status_name": c_char_p,
+    "kv_capable": c_int32,
     "kv_version": c_char_p,
 }
 

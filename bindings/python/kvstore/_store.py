@@ -452,7 +452,8 @@ class KVStore(_native.Store, Unique):
 
         It runs on the thread that pushes, or for push_async() on one of the library's. An
         exception in it becomes `CallbackError` at the push. It must not use its own store
-        (`ReentrantError`), except for key_info(), type, role, rank, num_workers and abort().
+        (`ReentrantError`), except for key_info(), type, role, rank, num_workers, num_lost and
+        abort().
         None assigns again, as in the beginning.
 
         >>> def update(key, input, stored):
@@ -516,6 +517,12 @@ class KVStore(_native.Store, Unique):
     def num_workers(self) -> int:
         """The number of workers in the job."""
         return self._integer(library.kv_num_workers)
+
+    @property
+    def num_lost(self) -> int:
+        """The number of workers and servers that the job has declared lost, as far as this process
+        has been told. 0 in a local store."""
+        return self._integer(library.kv_num_lost)
 
     def _integer(self, function: Callable[..., int]) -> int:
         number = c_int32()
@@ -630,6 +637,14 @@ class KVStore(_native.Store, Unique):
     def __repr__(self) -> str:
         state = "" if self._handle is not None else " (closed)"
         return f"<kvstore.KVStore {self._type!r}{state}>"
+
+
+def capable(feature: str) -> bool:
+    """Whether the build of the library has a feature: "optimizer", "updater", "compression", "rows",
+    "tickets", "checkpoint", "digests", "sum_order", "dist", "tls", "shm", "ucx", "cuda". False for
+    other names.
+    """
+    return bool(library.kv_capable(feature.encode()))
 
 
 def create(type: str = "local", **options: Setting) -> KVStore:

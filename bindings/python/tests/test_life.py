@@ -18,7 +18,8 @@ import kvstore
 
 
 def test_getters_and_names_of_the_tutorials(kv):
-    assert (kv.role, kv.rank, kv.num_workers) == ("worker", 0, 1)
+    assert (kv.role, kv.rank, kv.num_workers, kv.num_lost) == ("worker", 0, 1, 0)
+    assert kvstore.capable("optimizer") and not kvstore.capable("teleport")
     kv.barrier()
     kv._barrier()
     kv.barrier(timeout=1.5)

@@ -210,6 +210,8 @@ def stores(folder: str) -> None:
     settings(other)
     other.abort()
     version: str = kvstore.__version__
+    is_capable: bool = kvstore.capable("dist")
+    lost: int = kvstore.create("local").num_lost
     assert version
 
 

@@ -147,6 +147,13 @@ impl<D: Data, R: NodeRole<D>> Node<D, R> {
         self.net.post(OutgoingMessage { to, message, priority, token: None });
     }
 
+    /// Number of members that are lost, as far as this one knows.
+    #[must_use]
+    pub fn lost(&self) -> usize {
+        let members = self.client.book().members.iter();
+        members.filter(|member| member.state == MemberState::Lost).count()
+    }
+
     /// Statistics of this process.
     pub fn facts(&mut self, now: Time) -> ProcessStats {
         self.part.tell_time(now);

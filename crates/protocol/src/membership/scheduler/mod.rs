@@ -305,6 +305,13 @@ impl<D: Data> Scheduler<D> {
         Ok(())
     }
 
+    /// Number of members that are lost.
+    #[must_use]
+    pub fn lost(&self) -> usize {
+        let members = self.book.members.iter();
+        members.filter(|member| member.state == MemberState::Lost).count()
+    }
+
     /// Declares a member lost; before the start, frees its rank.
     pub(super) fn lose(&mut self, peer: Peer) {
         let known = self.book.find(peer).cloned();
