@@ -150,8 +150,7 @@ impl<D: Data, R: NodeRole<D>> Node<D, R> {
     /// Number of members that are lost, as far as this one knows.
     #[must_use]
     pub fn lost(&self) -> usize {
-        let members = self.client.book().members.iter();
-        members.filter(|member| member.state == MemberState::Lost).count()
+        self.client.book().lost()
     }
 
     /// Statistics of this process.

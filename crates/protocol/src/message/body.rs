@@ -81,6 +81,11 @@ impl Book {
         self.members.iter().find(here).map(|member| member.peer)
     }
 
+    /// Number of members that are lost.
+    pub(crate) fn lost(&self) -> usize {
+        self.members.iter().filter(|member| member.state == MemberState::Lost).count()
+    }
+
     pub(crate) fn find_mut(&mut self, peer: Peer) -> Option<&mut Standing> {
         self.members.iter_mut().find(|member| member.peer == peer)
     }

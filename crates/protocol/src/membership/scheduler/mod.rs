@@ -308,8 +308,7 @@ impl<D: Data> Scheduler<D> {
     /// Number of members that are lost.
     #[must_use]
     pub fn lost(&self) -> usize {
-        let members = self.book.members.iter();
-        members.filter(|member| member.state == MemberState::Lost).count()
+        self.book.lost()
     }
 
     /// Declares a member lost; before the start, frees its rank.
