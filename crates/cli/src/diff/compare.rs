@@ -108,8 +108,8 @@ pub(super) fn compare(a: &RunLog, b: &RunLog) -> anyhow::Result<Comparison> {
     if !runs.by_rank {
         let plural = if of_a == 1 { "" } else { "s" };
         found.notes.push(format!(
-            "A has {of_a} contribution{plural} to a round and B has {of_b}: values and states are \
-             compared, contributions are not"
+            "A has {of_a} contribution{plural} to a round, B has {of_b}: only values and states are \
+             compared"
         ));
     }
     let mut rounds: BTreeMap<u64, BTreeSet<u64>> = BTreeMap::new();

@@ -573,10 +573,7 @@ fn runs_of_other_numbers_of_workers_compare_by_values_and_states() {
     program.job(&four.0, 4, 1, &[tree]);
     program.local(&local.0, &[tree], Fault::None);
     let note = |a: &str, b: usize| {
-        format!(
-            "note: A has {a} to a round and B has {b}: values and states are compared, \
-             contributions are not\n"
-        )
+        format!("note: A has {a} to a round, B has {b}: only values and states are compared\n")
     };
     let (few, many) = ("1 contribution", "4 contributions");
     for (a, b, note) in [
