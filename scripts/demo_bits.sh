@@ -20,7 +20,7 @@ train() {
   local name=$1 workers=$2 servers=$3 shm=$4
   mkdir -p "$logs/$name"
   "$kvstore" run -n "$workers" -s "$servers" --set "shm=$shm" --set sum_order=tree \
-    --set digests=all --set "digest_log=$logs/$name" -- \
+    --set digests=all --set "digest_log=$logs/$name" --set peer_timeout_ms=60000 -- \
     "$python" examples/python/digits_bits.py "$data" "${@:5}" |
     sed -E 's/^worker [0-9]+ *\| //' >"$folder/$name.txt"
 }

@@ -133,7 +133,7 @@ def train_bits(folder, workers, servers, *arguments, shm="yes"):
 def run_job(workers, servers, settings, program, *paths):
     """The lines that the workers of a job with sum_order=tree print, without their names."""
     words = [PREFIX / "bin" / "kvstore", "run", "-n", workers, "-s", servers]
-    for name, value in {"sum_order": "tree", **settings}.items():
+    for name, value in {"sum_order": "tree", "peer_timeout_ms": 60000, **settings}.items():
         words += ["--set", f"{name}={value}"]
     result = subprocess.run(
         list(map(str, [*words, "--", sys.executable, *program])),
