@@ -160,12 +160,16 @@ impl Program {
                 let mut values: Vec<Vec<f32>> =
                     ranks.clone().map(|rank| self.value(at, round, rank)).collect();
                 match fault {
-                    Fault::Push { key, round: when, rank, bit } if (key, when) == (at, round) => {
+                    Fault::Push { key, round: when, rank, bit }
+                        if (key, when) == (at, round) && ranks.contains(&rank) =>
+                    {
                         let element =
                             &mut values[rank - ranks.start][bit as usize % self.sizes[at]];
                         *element = f32::from_bits(element.to_bits() ^ (1 << (bit % 32)));
                     }
-                    Fault::Lost { key, round: when } if (key, when) == (at, round) => {
+                    Fault::Lost { key, round: when }
+                        if (key, when) == (at, round) && ranks.end == self.workers =>
+                    {
                         values.pop();
                     }
                     _ => {}
@@ -234,7 +238,13 @@ impl Program {
     }
 
     /// A job: a thread for each process. Each worker makes the calls of as many ranks.
-    fn job(&self, folder: &Path, workers: usize, servers: usize, options: &[(&str, &str)]) {
+    fn job(
+        &self,
+        folder: &Path,
+        (workers, servers): (usize, usize),
+        options: &[(&str, &str)],
+        fault: Fault,
+    ) {
         let root = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
         let open = |role: &str, rank: Option<usize>| {
             let mut config = Config::new().with("digests", "all").unwrap();
@@ -266,7 +276,7 @@ impl Program {
                 let (open, program) = (open("worker", Some(rank)), Arc::clone(&program));
                 thread::spawn(move || {
                     let store = open();
-                    program.run(&store, rank * of_each..(rank + 1) * of_each, Fault::None);
+                    program.run(&store, rank * of_each..(rank + 1) * of_each, fault);
                     store.barrier(LIMIT).unwrap();
                     store.close(LIMIT).unwrap();
                 })
@@ -384,6 +394,40 @@ fn planted_faults_are_named_with_key_round_and_cause() {
     assert!(kinds.len() > 3);
 }
 
+/// A worker that skips a push makes its later ones a round earlier.
+#[test]
+fn planted_faults_of_jobs_are_named_whatever_their_servers_and_slices() {
+    let seed = u64::from(std::process::id()) << 20;
+    for number in 0..operations(8) as u64 {
+        let mut random = Random::new(seed + number);
+        let mut program = Program::draw(&mut random);
+        let fault = loop {
+            match draw(&mut random, &mut program) {
+                Fault::Value { .. } | Fault::State { .. } => {}
+                Fault::Lost { round, .. } if round == program.rounds => {}
+                fault => break fault,
+            }
+        };
+        println!("seed {} {fault:?}", seed + number);
+        let folders = [Folder::new(), Folder::new()];
+        for (folder, fault) in folders.iter().zip([Fault::None, fault]) {
+            let slices = random.pick(&["4096", "8192", "262144"]);
+            let options = [("slice_bytes", slices), ("shm", random.pick(&["yes", "no"]))];
+            let sizes = (program.workers, 1 + random.index(3));
+            program.job(&folder.0, sizes, &options, fault);
+        }
+        let (status, text, errors) = diff(&[], &folders[0].0, &folders[1].0);
+        assert_eq!((status, errors.as_str()), (Some(1), ""), "{text}");
+        let found = serde_json::from_str(&diff(&["--json"], &folders[0].0, &folders[1].0).1);
+        let last = program.workers - 1;
+        let fault = match fault {
+            Fault::Lost { key, round } => Fault::Push { key, round, rank: last, bit: 0 },
+            fault => fault,
+        };
+        check(&program, fault, &found.unwrap(), &text);
+    }
+}
+
 #[test]
 fn undisturbed_runs_are_the_same_whatever_servers_slices_and_threads() {
     let seed = u64::from(std::process::id()) << 20;
@@ -397,7 +441,7 @@ fn undisturbed_runs_are_the_same_whatever_servers_slices_and_threads() {
             let shm = random.pick(&["yes", "no"]);
             let threads = random.pick(&["1", "2", "4"]);
             let options = [("slice_bytes", slices), ("shm", shm), ("threads", threads)];
-            program.job(&folder.0, program.workers, servers, &options);
+            program.job(&folder.0, (program.workers, servers), &options, Fault::None);
         }
         program.local(&folders[2].0, &[], Fault::None);
         let same = format!("same: {} rounds of {} keys\n", program.rounds, program.sizes.len());
@@ -569,8 +613,8 @@ fn runs_of_other_numbers_of_workers_compare_by_values_and_states() {
     let folders = [Folder::new(), Folder::new(), Folder::new(), Folder::new(), Folder::new()];
     let [one, four, local, linear, faulty] = &folders;
     let tree = ("sum_order", "tree");
-    program.job(&one.0, 1, 2, &[tree]);
-    program.job(&four.0, 4, 1, &[tree]);
+    program.job(&one.0, (1, 2), &[tree], Fault::None);
+    program.job(&four.0, (4, 1), &[tree], Fault::None);
     program.local(&local.0, &[tree], Fault::None);
     let note = |a: &str, b: usize| {
         format!("note: A has {a} to a round, B has {b}: only values and states are compared\n")
@@ -602,7 +646,7 @@ fn runs_of_other_numbers_of_workers_compare_by_values_and_states() {
         (&false.into(), &false.into())
     );
     // In linear order the sum of another number of workers may have other bits.
-    program.job(&linear.0, 2, 1, &[]);
+    program.job(&linear.0, (2, 1), &[], Fault::None);
     let (status, out, _) = diff(&[], &one.0, &linear.0);
     assert!(status == Some(0) || out.contains("under sum_order=tree alone"), "{out}");
     assert!(out.ends_with(&note(few, 2)), "{out}");
