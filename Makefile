@@ -9,7 +9,7 @@ MAKEFLAGS += --no-print-directory
 
 .PHONY: help build stage stage-local python extension install header kernels check test test-long \
 	bench bench-peers bench-python clean \
-	demo demo-cpp demo-go demo-python demo-rust demo-torch demo-embedding demo-gpu demo-dist
+	demo demo-cpp demo-go demo-python demo-rust demo-torch demo-embedding demo-gpu demo-dist demo-bits
 
 help: ## list these commands
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/\1|\2/p' $(MAKEFILE_LIST) | \
@@ -89,6 +89,10 @@ demo-gpu: stage-local ## the digits on up to four GPUs, compared with host memor
 
 demo-dist: stage ## the digits with four workers and two servers, each a process
 	@bash scripts/demo_dist.sh $(DIGITS) target/demo
+
+demo-bits: python ## the same bits for 1, 2 and 4 workers, and where one flipped bit leads
+	@bash scripts/bootstrap.sh python
+	@bash scripts/demo_bits.sh $(DIGITS) target/demo/bits
 
 # GROUP='lists half' measures some groups only; QUICK=yes only shows that everything runs, and writes
 # into target/bench/performance.md.

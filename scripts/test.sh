@@ -233,7 +233,7 @@ suite_python() {
 
 suite_examples() {
   local demo stand_in="$root/target/release/libcuda_stand_in.so"
-  for demo in demo demo-cpp demo-go demo-python demo-rust demo-embedding demo-dist; do
+  for demo in demo demo-cpp demo-go demo-python demo-rust demo-embedding demo-dist demo-bits; do
     run "make $demo" count_status make -s "$demo"
   done
   run "stand-in driver" count_step cargo build --release -p cuda-stand-in --lib

@@ -89,7 +89,7 @@ impl DigestLog {
     /// Queues the record of a round. `describe` gives the rule and the codec of its setting, if they are new.
     pub(crate) fn add(&self, round: RoundRecord, describe: impl FnOnce() -> (String, String)) {
         let mut state = self.shared.state.lock();
-        if state.entries.len() >= MOST_QUEUED {
+        if state.is_closing || state.entries.len() >= MOST_QUEUED {
             state.counts.lost += 1;
             return;
         }
@@ -104,11 +104,9 @@ impl DigestLog {
     pub(crate) fn counts(&self) -> LogCounts {
         self.shared.state.lock().counts
     }
-}
 
-impl Drop for DigestLog {
-    /// Writes what is queued, and the line of the end.
-    fn drop(&mut self) {
+    /// Writes what is queued, and the line of the end. Rounds added afterwards are lost.
+    pub(crate) fn finish(&self) {
         let end = Instant::now() + LAST_WRITES;
         let mut state = self.shared.state.lock();
         state.is_closing = true;
@@ -122,6 +120,12 @@ impl Drop for DigestLog {
         drop(state);
         let thread = self.thread.lock().take();
         let _ = thread.map(JoinHandle::join);
+    }
+}
+
+impl Drop for DigestLog {
+    fn drop(&mut self) {
+        self.finish();
     }
 }
 

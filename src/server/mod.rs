@@ -76,7 +76,12 @@ impl ServerProcess {
             },
         )?;
         telemetry::trace(&driver);
-        self.run(&driver, &self.server)
+        let result = self.run(&driver, &self.server);
+        // A process that ends with its job does not drop the store.
+        if let Some(log) = self.local.applier.digests.get() {
+            log.finish();
+        }
+        result
     }
 
     fn serve_as_scheduler(&self) -> Result<()> {

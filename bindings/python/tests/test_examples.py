@@ -1,10 +1,14 @@
 """The programs in examples/python, as a user starts them."""
 
 import importlib.util
+import os
 import re
+import subprocess
+import sys
+from xml.etree import ElementTree
 
 import pytest
-from conftest import ROOT
+from conftest import PACKAGE, PREFIX, ROOT
 
 EXAMPLES = ROOT / "examples" / "python"
 DIGITS = ROOT / "examples" / "data" / "digits.csv"
@@ -116,3 +120,102 @@ def test_word_vectors_learn_and_rows_do_what_whole_tables_do(run):
 def test_too_few_epochs_of_word_vectors_are_a_failure(run):
     result = run(EXAMPLES / "embedding.py", OPTICKS, "--epochs", 1, "--steps", 1)
     assert (result.returncode, result.stderr) == (1, "")
+
+
+def train_bits(folder, workers, servers, *arguments, shm="yes"):
+    """Lines of digits_bits.py in a job of two epochs, whose digests are in the folder."""
+    folder.mkdir()
+    settings = {"shm": shm, "digests": "all", "digest_log": folder}
+    program = [EXAMPLES / "digits_bits.py", DIGITS, "--epochs", 2, *arguments]
+    return run_job(workers, servers, settings, program)
+
+
+def run_job(workers, servers, settings, program, *paths):
+    """The lines that the workers of a job with sum_order=tree print, without their names."""
+    words = [PREFIX / "bin" / "kvstore", "run", "-n", workers, "-s", servers]
+    for name, value in {"sum_order": "tree", "peer_timeout_ms": 60000, **settings}.items():
+        words += ["--set", f"{name}={value}"]
+    result = subprocess.run(
+        list(map(str, [*words, "--", sys.executable, *program])),
+        env=dict(os.environ, PYTHONPATH=os.pathsep.join(map(str, [PACKAGE, *paths]))),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    return [line.split(" | ", 1)[1] for line in result.stdout.splitlines()]
+
+
+def diff(a, b):
+    words = [PREFIX / "bin" / "kvstore", "diff", a, b]
+    result = subprocess.run(
+        list(map(str, words)), capture_output=True, text=True, timeout=60, check=False
+    )
+    return result.returncode, result.stdout
+
+
+def test_digests_of_a_training_are_those_of_other_numbers_of_workers(tmp_path):
+    one = train_bits(tmp_path / "one", 1, 1)
+    assert len({line.split(" digest ")[1] for line in one}) == 2
+    assert train_bits(tmp_path / "two", 2, 2, shm="no") == one
+    assert train_bits(tmp_path / "four", 4, 2) == one
+    status, found = diff(tmp_path / "one", tmp_path / "four")
+    assert (status, found.splitlines()[0]) == (0, "same: 22 rounds of 4 keys")
+
+
+def test_a_flipped_bit_is_found_and_drawn(run, tmp_path):
+    losses = [tmp_path / "losses_a", tmp_path / "losses_b"]
+    logs = [tmp_path / "a", tmp_path / "b"]
+    good = train_bits(logs[0], 4, 2, "--losses", losses[0])
+    flipped = train_bits(logs[1], 4, 2, "--losses", losses[1], "--flip", "2,2")
+    assert (flipped[0], flipped[-1] != good[-1]) == (good[0], True)
+    status, found = diff(*logs)
+    assert status == 1
+    first = 'different: key "fc1.weight", round 17: the contribution of rank 2 differs'
+    assert found.startswith(first)
+    assert "in round 17 1 of 4 keys differ, in round 18 4 of 4" in found
+
+    picture = tmp_path / "bits.svg"
+    pairs = [logs[0], losses[0], logs[1], losses[1]]
+    result = run(EXAMPLES / "plot_divergence.py", *pairs, picture)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout.endswith("the digests in 6 of 22 rounds.\n")
+    lines = ElementTree.parse(picture).findall("{http://www.w3.org/2000/svg}polyline")
+    *_, steps = [line.get("points").split() for line in lines]
+    assert len(lines) == 3
+    heights = [float(point.split(",")[1]) for point in steps]
+    assert heights == sorted(heights, reverse=True)
+    assert len(set(heights)) == 3  # 0 keys, 1 key, 4 keys
+
+    # Of two equal runs the picture shows no flip.
+    result = run(EXAMPLES / "plot_divergence.py", *pairs[:2], *pairs[:2], picture)
+    assert result.stdout.endswith("the digests in 0 of 22 rounds.\n")
+    assert "flips" not in picture.read_text().split("</title>")[1]
+
+
+def test_the_documented_loop_of_pytorch_has_the_same_digests_with_1_2_and_4_workers(tmp_path):
+    """On a small stand-in for PyTorch, whose model is linear and has dropout."""
+    page = (ROOT / "docs" / "reproducibility.md").read_text()
+    (code,) = re.findall(r"```python\n(import os\n.*?)```", page, re.DOTALL)
+    program = tmp_path / "train.py"
+    data = f"""
+import sys
+sys.path.append({str(EXAMPLES)!r})
+from train_digits import load as load_digits
+
+def load():
+    return load_digits({str(DIGITS)!r})[:2]
+
+def new_model():
+    return torch.nn.Linear(64, 10)
+
+"""
+    head, main = code.split("\ntorch.manual_seed(SEED)\n")
+    program.write_text(f"{head}\n{data}\ntorch.manual_seed(SEED)\n{main}")
+    stand_in = PACKAGE / "tests" / "small_torch"
+    found = [run_job(workers, 1, {}, [program], stand_in) for workers in (1, 2, 4)]
+    assert len(found[0]) == 3
+    assert len({line.split(" ", 1)[1] for line in found[0]}) == 3
+    assert found[1] == found[0]
+    assert found[2] == found[0]

@@ -37,8 +37,8 @@ pub(super) struct Difference {
 pub(super) enum Cause {
     /// The contributions of these ranks differ, or are in one run only.
     Contribution { differ: Vec<u32>, only_a: Vec<u32>, only_b: Vec<u32>, agree: Vec<u32> },
-    /// The same contributions make another value.
-    Value { known: bool, a: MergedBy, b: MergedBy },
+    /// The value differs. If the contributions are known, they are the same.
+    Value { known: bool, by_rank: bool, a: MergedBy, b: MergedBy },
     /// The same value has another state: these arrays.
     State { arrays: Vec<usize> },
     /// Only one run has the round, or the key at all.
@@ -77,6 +77,15 @@ enum Found<'a> {
     Unknown,
 }
 
+/// Two runs.
+#[derive(Clone, Copy)]
+struct Runs<'a> {
+    a: &'a RunLog,
+    b: &'a RunLog,
+    /// As many workers contribute in both, so that a rank contributes the same in both.
+    by_rank: bool,
+}
+
 /// Compares the rounds of two runs.
 pub(super) fn compare(a: &RunLog, b: &RunLog) -> anyhow::Result<Comparison> {
     let both: BTreeSet<u64> =
@@ -94,6 +103,15 @@ pub(super) fn compare(a: &RunLog, b: &RunLog) -> anyhow::Result<Comparison> {
         }
     }
     let mut found = Comparison { rounds: 0, keys: both.len(), first: None, notes: notes(a, b) };
+    let (of_a, of_b) = contributors(a, b);
+    let runs = Runs { a, b, by_rank: of_a == of_b || of_a == 0 || of_b == 0 };
+    if !runs.by_rank {
+        let plural = if of_a == 1 { "" } else { "s" };
+        found.notes.push(format!(
+            "A has {of_a} contribution{plural} to a round, B has {of_b}: only values and states are \
+             compared"
+        ));
+    }
     let mut rounds: BTreeMap<u64, BTreeSet<u64>> = BTreeMap::new();
     for (key, log) in a.keys.iter().chain(&b.keys) {
         log.rounds.keys().for_each(|round| _ = rounds.entry(*round).or_default().insert(*key));
@@ -101,8 +119,8 @@ pub(super) fn compare(a: &RunLog, b: &RunLog) -> anyhow::Result<Comparison> {
     for (round, keys) in &rounds {
         let mut is_in_both = false;
         for key in keys {
-            is_in_both |= both_rounds(a, b, *key, *round).is_some();
-            let Some(cause) = cause(a, b, *key, *round) else { continue };
+            is_in_both |= runs.both_rounds(*key, *round).is_some();
+            let Some(cause) = runs.cause(*key, *round) else { continue };
             let name = a.names.get(key).or_else(|| b.names.get(key)).cloned();
             let next = round.saturating_add(1);
             found.first = Some(Difference {
@@ -110,8 +128,8 @@ pub(super) fn compare(a: &RunLog, b: &RunLog) -> anyhow::Result<Comparison> {
                 name,
                 round: *round,
                 cause,
-                differ_here: count(a, b, &both, *round),
-                differ_next: count(a, b, &both, next),
+                differ_here: runs.count(&both, *round),
+                differ_next: runs.count(&both, next),
             });
             return Ok(found);
         }
@@ -165,66 +183,82 @@ fn find(log: &RunLog, key: u64, round: u64) -> Found<'_> {
     if may_be { Found::Unknown } else { Found::Never }
 }
 
-fn both_rounds<'a>(
-    a: &'a RunLog,
-    b: &'a RunLog,
-    key: u64,
-    round: u64,
-) -> Option<(&'a KeyRound, &'a KeyRound)> {
-    match (find(a, key, round), find(b, key, round)) {
-        (Found::Round(a), Found::Round(b)) => Some((a, b)),
-        _ => None,
+/// How many ranks contribute to rounds that both runs have.
+fn contributors(a: &RunLog, b: &RunLog) -> (usize, usize) {
+    let (mut of_a, mut of_b) = (BTreeSet::<u32>::new(), BTreeSet::<u32>::new());
+    for (key, here) in &a.keys {
+        let Some(there) = b.keys.get(key) else { continue };
+        for (round, here) in &here.rounds {
+            let Some(there) = there.rounds.get(round) else { continue };
+            of_a.extend(here.pushes.keys());
+            of_b.extend(there.pushes.keys());
+        }
     }
+    (of_a.len(), of_b.len())
 }
 
-/// In what a round of a key differs.
-fn cause(a: &RunLog, b: &RunLog, key: u64, round: u64) -> Option<Cause> {
-    match (find(a, key, round), find(b, key, round)) {
-        (Found::Round(here), Found::Round(there)) => cause_of(here, there, a, b),
-        (Found::Round(_), Found::Never) => {
-            let whole_key = !b.keys.contains_key(&key);
-            Some(Cause::Missing { only_in_a: true, whole_key })
+impl<'a> Runs<'a> {
+    fn both_rounds(self, key: u64, round: u64) -> Option<(&'a KeyRound, &'a KeyRound)> {
+        match (find(self.a, key, round), find(self.b, key, round)) {
+            (Found::Round(a), Found::Round(b)) => Some((a, b)),
+            _ => None,
         }
-        (Found::Never, Found::Round(_)) => {
-            let whole_key = !a.keys.contains_key(&key);
-            Some(Cause::Missing { only_in_a: false, whole_key })
-        }
-        _ => None,
     }
-}
 
-fn cause_of(here: &KeyRound, there: &KeyRound, a: &RunLog, b: &RunLog) -> Option<Cause> {
-    let known = !here.pushes.is_empty() && !there.pushes.is_empty();
-    if known && here.pushes != there.pushes {
-        let (mut differ, mut agree) = (Vec::new(), Vec::new());
-        for (rank, run) in &here.pushes {
-            match there.pushes.get(rank) {
-                Some(other) if other == run => agree.push(*rank),
-                Some(_) => differ.push(*rank),
-                None => {}
+    /// In what a round of a key differs.
+    fn cause(self, key: u64, round: u64) -> Option<Cause> {
+        match (find(self.a, key, round), find(self.b, key, round)) {
+            (Found::Round(here), Found::Round(there)) => self.cause_of(here, there),
+            (Found::Round(_), Found::Never) => {
+                let whole_key = !self.b.keys.contains_key(&key);
+                Some(Cause::Missing { only_in_a: true, whole_key })
             }
+            (Found::Never, Found::Round(_)) => {
+                let whole_key = !self.a.keys.contains_key(&key);
+                Some(Cause::Missing { only_in_a: false, whole_key })
+            }
+            _ => None,
         }
-        let only = |some: &KeyRound, other: &KeyRound| {
-            some.pushes.keys().copied().filter(|rank| !other.pushes.contains_key(rank)).collect()
-        };
-        let (only_a, only_b) = (only(here, there), only(there, here));
-        return Some(Cause::Contribution { differ, only_a, only_b, agree });
     }
-    if here.value != there.value || here.failed != there.failed {
-        let (a, b) = (MergedBy::of(here, a), MergedBy::of(there, b));
-        return Some(Cause::Value { known, a, b });
+
+    fn cause_of(self, here: &KeyRound, there: &KeyRound) -> Option<Cause> {
+        let Self { a, b, by_rank } = self;
+        let known = by_rank && !here.pushes.is_empty() && !there.pushes.is_empty();
+        if known && here.pushes != there.pushes {
+            return Some(contribution(here, there));
+        }
+        if here.value != there.value || here.failed != there.failed {
+            let (a, b) = (MergedBy::of(here, a), MergedBy::of(there, b));
+            return Some(Cause::Value { known, by_rank, a, b });
+        }
+        if here.states == there.states || a.values_only || b.values_only {
+            return None;
+        }
+        let most = here.states.len().max(there.states.len());
+        let arrays = (0..most).filter(|at| here.states.get(*at) != there.states.get(*at)).collect();
+        Some(Cause::State { arrays })
     }
-    if here.states == there.states || a.values_only || b.values_only {
-        return None;
+
+    /// How many keys differ in a round, of those that both runs have in it.
+    fn count(self, keys: &BTreeSet<u64>, round: u64) -> (usize, usize) {
+        let compared = keys.iter().filter(|key| self.both_rounds(**key, round).is_some());
+        let differ = compared.clone().filter(|key| self.cause(**key, round).is_some());
+        (differ.count(), compared.count())
     }
-    let most = here.states.len().max(there.states.len());
-    let arrays = (0..most).filter(|at| here.states.get(*at) != there.states.get(*at)).collect();
-    Some(Cause::State { arrays })
 }
 
-/// How many keys differ in a round, of those that both runs have in it.
-fn count(a: &RunLog, b: &RunLog, keys: &BTreeSet<u64>, round: u64) -> (usize, usize) {
-    let compared = keys.iter().filter(|key| both_rounds(a, b, **key, round).is_some());
-    let differ = compared.clone().filter(|key| cause(a, b, **key, round).is_some());
-    (differ.count(), compared.count())
+/// Which ranks contribute otherwise.
+fn contribution(here: &KeyRound, there: &KeyRound) -> Cause {
+    let (mut differ, mut agree) = (Vec::new(), Vec::new());
+    for (rank, run) in &here.pushes {
+        match there.pushes.get(rank) {
+            Some(other) if other == run => agree.push(*rank),
+            Some(_) => differ.push(*rank),
+            None => {}
+        }
+    }
+    let only = |some: &KeyRound, other: &KeyRound| {
+        some.pushes.keys().copied().filter(|rank| !other.pushes.contains_key(rank)).collect()
+    };
+    Cause::Contribution { differ, only_a: only(here, there), only_b: only(there, here), agree }
 }

@@ -53,11 +53,16 @@ fn sentence(first: &Difference) -> String {
             };
             parts.join(", and ") + &agree
         }
-        Cause::Value { known, a, b } => {
-            let inputs = if *known {
-                "the same contributions make another value"
-            } else {
-                "the value differs (the contributions are not logged on both sides; set digests=all)"
+        Cause::Value { known, by_rank, a, b } => {
+            let inputs = match (known, by_rank) {
+                (true, _) => "the same contributions make another value",
+                (false, true) => {
+                    "the value differs (the contributions are not logged on both sides; set digests=all)"
+                }
+                (false, false) => {
+                    "the value differs (sums of other numbers of contributions are equal under \
+                     sum_order=tree alone)"
+                }
             };
             format!("{inputs}: {}", merging(a, b))
         }

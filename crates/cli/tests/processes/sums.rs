@@ -1,6 +1,9 @@
 //! Sums that must come out exactly, over real processes.
 
-use super::job::{Job, Turn, amount};
+use std::process::Command;
+
+use super::common::folder::Folder;
+use super::job::{Job, KVSTORE, Turn, amount};
 use super::program::ROUNDS;
 
 /// No worker has found a number that it did not expect.
@@ -33,4 +36,18 @@ fn a_thousand_rounds_of_float_sums_have_the_bits_of_a_loop() {
     let _turn = Turn::take();
     let job = Job::new("float sums", 4, 2).with("slice_bytes", 8192);
     runs_well(&job.told(ROUNDS, amount(1_000, 10_000)));
+}
+
+#[test]
+fn servers_end_their_digest_logs_with_the_job() {
+    let _turn = Turn::take();
+    let logs = [Folder::new("digests_a"), Folder::new("digests_b")];
+    for (log, servers) in logs.iter().zip([1, 2]) {
+        let job = Job::new("closed forms", 2, servers).with("digests", "all");
+        runs_well(&job.with("digest_log", log.path().display()));
+    }
+    let output = Command::new(KVSTORE).arg("diff").args(logs.each_ref().map(Folder::path)).output();
+    let text = String::from_utf8(output.unwrap().stdout).unwrap();
+    // A note would say that a log has no end.
+    assert!(text.starts_with("same: ") && text.lines().count() == 1, "{text}");
 }

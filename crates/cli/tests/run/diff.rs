@@ -237,8 +237,14 @@ impl Program {
         fs::write(file, log).unwrap();
     }
 
-    /// A job: a thread for each process.
-    fn job(&self, folder: &Path, servers: usize, options: &[(&str, &str)], fault: Fault) {
+    /// A job: a thread for each process. Each worker makes the calls of as many ranks.
+    fn job(
+        &self,
+        folder: &Path,
+        (workers, servers): (usize, usize),
+        options: &[(&str, &str)],
+        fault: Fault,
+    ) {
         let root = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
         let open = |role: &str, rank: Option<usize>| {
             let mut config = Config::new().with("digests", "all").unwrap();
@@ -247,7 +253,7 @@ impl Program {
                 ("root", &root),
                 ("job", &root),
                 ("role", role),
-                ("num_workers", &self.workers.to_string()),
+                ("num_workers", &workers.to_string()),
                 ("num_servers", &servers.to_string()),
                 ("timeout_ms", "60000"),
             ];
@@ -264,13 +270,13 @@ impl Program {
                 thread::spawn(move || open().serve().unwrap())
             })
             .collect();
-        let program = Arc::new(self.clone());
-        let workers: Vec<_> = (0..self.workers)
+        let (program, of_each) = (Arc::new(self.clone()), self.workers / workers);
+        let workers: Vec<_> = (0..workers)
             .map(|rank| {
                 let (open, program) = (open("worker", Some(rank)), Arc::clone(&program));
                 thread::spawn(move || {
                     let store = open();
-                    program.run(&store, rank..rank + 1, fault);
+                    program.run(&store, rank * of_each..(rank + 1) * of_each, fault);
                     store.barrier(LIMIT).unwrap();
                     store.close(LIMIT).unwrap();
                 })
@@ -407,7 +413,8 @@ fn planted_faults_of_jobs_are_named_whatever_their_servers_and_slices() {
         for (folder, fault) in folders.iter().zip([Fault::None, fault]) {
             let slices = random.pick(&["4096", "8192", "262144"]);
             let options = [("slice_bytes", slices), ("shm", random.pick(&["yes", "no"]))];
-            program.job(&folder.0, 1 + random.index(3), &options, fault);
+            let sizes = (program.workers, 1 + random.index(3));
+            program.job(&folder.0, sizes, &options, fault);
         }
         let (status, text, errors) = diff(&[], &folders[0].0, &folders[1].0);
         assert_eq!((status, errors.as_str()), (Some(1), ""), "{text}");
@@ -434,7 +441,7 @@ fn undisturbed_runs_are_the_same_whatever_servers_slices_and_threads() {
             let shm = random.pick(&["yes", "no"]);
             let threads = random.pick(&["1", "2", "4"]);
             let options = [("slice_bytes", slices), ("shm", shm), ("threads", threads)];
-            program.job(&folder.0, servers, &options, Fault::None);
+            program.job(&folder.0, (program.workers, servers), &options, Fault::None);
         }
         program.local(&folders[2].0, &[], Fault::None);
         let same = format!("same: {} rounds of {} keys\n", program.rounds, program.sizes.len());
@@ -593,6 +600,56 @@ fn values_alone_are_compared_and_name_no_contribution() {
     assert!(out.contains("key 1, round 3: the value differs (the contributions are not"), "{out}");
     assert!(out.contains("in round 3 1 of 2 keys differ, in round 4 1 of 2"), "{out}");
     assert!(out.contains("all keys are the same up to round 2"), "{out}");
+}
+
+#[test]
+fn runs_of_other_numbers_of_workers_compare_by_values_and_states() {
+    let program = Program {
+        workers: 4,
+        rule: Some(("adam", "learning_rate=0.5")),
+        names: vec![None, None],
+        ..small()
+    };
+    let folders = [Folder::new(), Folder::new(), Folder::new(), Folder::new(), Folder::new()];
+    let [one, four, local, linear, faulty] = &folders;
+    let tree = ("sum_order", "tree");
+    program.job(&one.0, (1, 2), &[tree], Fault::None);
+    program.job(&four.0, (4, 1), &[tree], Fault::None);
+    program.local(&local.0, &[tree], Fault::None);
+    let note = |a: &str, b: usize| {
+        format!("note: A has {a} to a round, B has {b}: only values and states are compared\n")
+    };
+    let (few, many) = ("1 contribution", "4 contributions");
+    for (a, b, note) in [
+        (one, four, note(few, 4)),
+        (four, one, note(many, 1)),
+        (one, local, note(few, 4)),
+        (four, local, String::new()),
+    ] {
+        let (status, out, errors) = diff(&[], &a.0, &b.0);
+        let same = format!("same: 4 rounds of 2 keys\n{note}");
+        assert_eq!((status, out, errors.as_str()), (Some(0), same, ""));
+    }
+    // The sums differ from the round on that has the fault.
+    let fault = Fault::Push { key: 1, round: 3, rank: 1, bit: 22 };
+    program.local(&faulty.0, &[tree], fault);
+    let (status, out, _) = diff(&[], &one.0, &faulty.0);
+    assert_eq!(status, Some(1));
+    assert!(
+        out.starts_with("different: key 1, round 3: the value differs (sums of other"),
+        "{out}"
+    );
+    assert!(out.ends_with(&note(few, 4)), "{out}");
+    let found: Value = serde_json::from_str(&diff(&["--json"], &one.0, &faulty.0).1).unwrap();
+    assert_eq!(
+        (&found["first"]["known"], &found["first"]["by_rank"]),
+        (&false.into(), &false.into())
+    );
+    // In linear order the sum of another number of workers may have other bits.
+    program.job(&linear.0, (2, 1), &[], Fault::None);
+    let (status, out, _) = diff(&[], &one.0, &linear.0);
+    assert!(status == Some(0) || out.contains("under sum_order=tree alone"), "{out}");
+    assert!(out.ends_with(&note(few, 2)), "{out}");
 }
 
 #[test]
