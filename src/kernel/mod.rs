@@ -278,10 +278,9 @@ impl<F: Formula> Rule for F {
             return;
         }
         let is_widened = !F::FUSED && pass.dtype.is_half();
-        let (inputs, order) = (pass.inputs.len(), pass.order);
         // SAFETY: the caller's promise.
         unsafe {
-            if !order.is_in_registers(inputs) || is_widened && !order.is_linear(inputs) {
+            if !rule::has_order::<F>(pass) {
                 rule::merge_summed(self, isa, pass, target);
             } else if !is_widened {
                 isa.merge(*self, pass, target);

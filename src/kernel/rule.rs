@@ -107,18 +107,26 @@ pub(super) const fn is_kernel_name(name: &str) -> bool {
     valid
 }
 
+/// Whether [`merge`] adds the inputs of a pass up in its order: trees have loops for f32 and fused
+/// formulas alone, as those of all others take 0.5 MB.
+pub(super) fn has_order<F: Formula>(pass: &Pass<'_>) -> bool {
+    let inputs = pass.inputs.len();
+    let has_tree = F::FUSED && pass.dtype == DType::F32 && pass.order.is_in_registers(inputs);
+    pass.order.is_linear(inputs) || has_tree
+}
+
 /// See [`Rule::merge`].
 ///
 /// # Safety
-/// As there; the instruction set of the build is there.
+/// As there; the instruction set of the build is there, and [`has_order`].
 #[inline(always)]
 pub(super) unsafe fn merge<B: Build, F: Formula>(formula: F, pass: &Pass<'_>, target: &RuleTarget) {
     // SAFETY: the caller's promise.
     unsafe {
         if pass.order.is_linear(pass.inputs.len()) {
             by_dtype::<B, LeftToRight, F>(formula, LeftToRight, pass, target);
-        } else {
-            by_dtype::<B, TreeOfFew, F>(formula, TreeOfFew, pass, target);
+        } else if F::FUSED {
+            by_numbers::<B, B::F32, TreeOfFew, F>(formula, TreeOfFew, pass, target);
         }
     }
 }
