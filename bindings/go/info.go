@@ -17,7 +17,7 @@ func Version() string { return C.GoString(C.kv_version()) }
 // Capable reports whether the build of the library has a feature, such as "dist" or "cuda".
 func Capable(feature string) bool {
 	text := C.CString(feature)
-	defer C.free(unsafe.Pointer(text))
+	defer freeString(text)
 	return C.kv_capable(text) != 0
 }
 
