@@ -62,7 +62,7 @@ def test_statuses_are_those_of_the_library():
 
 def test_everything_in_the_header_is_known():
     header = (ROOT / "include" / "kvstore.h").read_text()
-    functions = re.findall(r"^(?:kv_status|void|const char \*|uint32_t) ?(kv_\w+)\(", header, re.M)
+    functions = re.findall(r"^(?:kv_status|void|const char \*|uint32_t|int) ?(kv_\w+)\(", header, re.M)
     library = kvstore._library
     polled = {"kv_watch", "kv_next_done", "kv_event_fd"}  # Python has event loops of its own.
     assert {*functions} == {*library.ARGUMENTS, *library.NATIVE, "kv_abi_version", *polled}

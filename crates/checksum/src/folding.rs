@@ -89,7 +89,7 @@ fn fold(sum: u32, steps: &[[u8; STEP]]) -> u32 {
 }
 
 #[target_feature(enable = "avx512f")]
-fn load(step: &[u8; STEP]) -> [__m512i; 4] {
+pub(crate) fn load(step: &[u8; STEP]) -> [__m512i; 4] {
     let at = |index: usize| {
         // SAFETY: the offset is inside of the step.
         unsafe { _mm512_loadu_si512(step.as_ptr().add(index * WIDE).cast()) }
@@ -98,13 +98,13 @@ fn load(step: &[u8; STEP]) -> [__m512i; 4] {
 }
 
 #[target_feature(enable = "avx512f,avx512dq")]
-fn pair((low, high): (i64, i64)) -> __m512i {
+pub(crate) fn pair((low, high): (i64, i64)) -> __m512i {
     _mm512_broadcast_i64x2(_mm_set_epi64x(high, low))
 }
 
 /// Shifts `sum` to the place of `next`, and adds `next`.
 #[target_feature(enable = "avx512f,vpclmulqdq")]
-fn further(sum: __m512i, factors: __m512i, next: __m512i) -> __m512i {
+pub(crate) fn further(sum: __m512i, factors: __m512i, next: __m512i) -> __m512i {
     let low = _mm512_clmulepi64_epi128::<0x00>(sum, factors);
     let high = _mm512_clmulepi64_epi128::<0x11>(sum, factors);
     // 0x96: the exclusive or of three.

@@ -3,12 +3,12 @@
 #![allow(unsafe_code, reason = "instructions that not every processor has")]
 
 use std::arch::x86_64::{
-    __m128i, __m512i, _mm_clmulepi64_si128, _mm_cvtsi128_si64, _mm_extract_epi64, _mm_loadu_si128,
-    _mm_set_epi64x, _mm_xor_si128, _mm512_broadcast_i64x2, _mm512_clmulepi64_epi128,
-    _mm512_extracti64x2_epi64, _mm512_loadu_si512, _mm512_ternarylogic_epi64, _mm512_xor_si512,
+    __m128i, _mm_clmulepi64_si128, _mm_cvtsi128_si64, _mm_extract_epi64, _mm_loadu_si128,
+    _mm_set_epi64x, _mm_xor_si128, _mm512_extracti64x2_epi64, _mm512_xor_si512,
     _mm512_zextsi128_si512,
 };
 
+use crate::folding::{further, load as load_wide, pair};
 use crate::tables64::{by_tables, power};
 
 /// Bytes of a lane, of a wide register, and of one step of each kind.
@@ -107,29 +107,6 @@ fn load(step: &[u8; STEP]) -> [__m128i; 4] {
         unsafe { _mm_loadu_si128(step.as_ptr().add(index * LANE).cast()) }
     };
     [at(0), at(1), at(2), at(3)]
-}
-
-#[target_feature(enable = "avx512f")]
-fn load_wide(step: &[u8; WIDE_STEP]) -> [__m512i; 4] {
-    let at = |index: usize| {
-        // SAFETY: the offset is inside of the step.
-        unsafe { _mm512_loadu_si512(step.as_ptr().add(index * WIDE).cast()) }
-    };
-    [at(0), at(1), at(2), at(3)]
-}
-
-#[target_feature(enable = "avx512f,avx512dq")]
-fn pair((low, high): (i64, i64)) -> __m512i {
-    _mm512_broadcast_i64x2(_mm_set_epi64x(high, low))
-}
-
-/// Shifts `sum` to the place of `next`, and adds `next`.
-#[target_feature(enable = "avx512f,vpclmulqdq")]
-fn further(sum: __m512i, factors: __m512i, next: __m512i) -> __m512i {
-    let low = _mm512_clmulepi64_epi128::<0x00>(sum, factors);
-    let high = _mm512_clmulepi64_epi128::<0x11>(sum, factors);
-    // 0x96: the exclusive or of three.
-    _mm512_ternarylogic_epi64::<0x96>(low, high, next)
 }
 
 #[target_feature(enable = "pclmulqdq,sse4.1")]
