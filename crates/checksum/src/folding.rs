@@ -12,7 +12,7 @@ use std::arch::x86_64::{
 
 /// Bytes of one register, and of one step.
 const WIDE: usize = 64;
-const STEP: usize = 4 * WIDE;
+pub(crate) const STEP: usize = 4 * WIDE;
 
 /// Minimum bytes: shorter inputs are faster without folding.
 const LEAST: usize = 2 * STEP;
@@ -58,38 +58,49 @@ pub(super) fn append(sum: u32, bytes: &[u8]) -> (u32, &[u8]) {
 
 #[target_feature(enable = "avx512f,avx512dq,vpclmulqdq,pclmulqdq,sse4.2")]
 fn fold(sum: u32, steps: &[[u8; STEP]]) -> u32 {
-    let Some((first, steps)) = steps.split_first() else { return sum };
-    let mut all = load(first);
-    all[0] = _mm512_xor_si512(all[0], _mm512_zextsi128_si512(_mm_set_epi64x(0, (!sum).into())));
-    let factors = pair(BY_STEP);
-    for step in steps {
-        let next = load(step);
-        for (sum, next) in all.iter_mut().zip(next) {
-            *sum = further(*sum, factors, next);
-        }
-    }
-    let factors = pair(BY_WIDE);
-    let [first, second, third, fourth] = all;
-    let one = further(first, factors, second);
-    let one = further(one, factors, third);
-    let one = further(one, factors, fourth);
-    let lanes = [
-        _mm512_extracti64x2_epi64::<0>(one),
-        _mm512_extracti64x2_epi64::<1>(one),
-        _mm512_extracti64x2_epi64::<2>(one),
-        _mm512_extracti64x2_epi64::<3>(one),
-    ];
-    let [mut last, rest @ ..] = lanes;
+    let start = _mm_set_epi64x(0, (!sum).into());
+    let Some([mut last, rest @ ..]) = fold_wide(start, steps, BY_STEP, BY_WIDE) else { return sum };
     for lane in rest {
-        last = one_further(last, lane);
+        last = one_further(last, BY_LANE, lane);
     }
     let low = _mm_crc32_u64(0, _mm_cvtsi128_si64(last).cast_unsigned());
     let sum = _mm_crc32_u64(low, _mm_extract_epi64::<1>(last).cast_unsigned());
     !u32::try_from(sum).expect("32 bits")
 }
 
+/// Folds all steps behind a start, which is added to the first 16 bytes, into four adjacent lanes of 16 bytes; None
+/// without a step. The factors shift by a step, and by a register.
+#[target_feature(enable = "avx512f,avx512dq,vpclmulqdq")]
+pub(crate) fn fold_wide(
+    start: __m128i,
+    steps: &[[u8; STEP]],
+    by_step: (i64, i64),
+    by_wide: (i64, i64),
+) -> Option<[__m128i; 4]> {
+    let (first, steps) = steps.split_first()?;
+    let mut all = load(first);
+    all[0] = _mm512_xor_si512(all[0], _mm512_zextsi128_si512(start));
+    let factors = pair(by_step);
+    for step in steps {
+        for (sum, next) in all.iter_mut().zip(load(step)) {
+            *sum = further(*sum, factors, next);
+        }
+    }
+    let factors = pair(by_wide);
+    let [first, second, third, fourth] = all;
+    let one = further(first, factors, second);
+    let one = further(one, factors, third);
+    let one = further(one, factors, fourth);
+    Some([
+        _mm512_extracti64x2_epi64::<0>(one),
+        _mm512_extracti64x2_epi64::<1>(one),
+        _mm512_extracti64x2_epi64::<2>(one),
+        _mm512_extracti64x2_epi64::<3>(one),
+    ])
+}
+
 #[target_feature(enable = "avx512f")]
-pub(crate) fn load(step: &[u8; STEP]) -> [__m512i; 4] {
+fn load(step: &[u8; STEP]) -> [__m512i; 4] {
     let at = |index: usize| {
         // SAFETY: the offset is inside of the step.
         unsafe { _mm512_loadu_si512(step.as_ptr().add(index * WIDE).cast()) }
@@ -98,13 +109,13 @@ pub(crate) fn load(step: &[u8; STEP]) -> [__m512i; 4] {
 }
 
 #[target_feature(enable = "avx512f,avx512dq")]
-pub(crate) fn pair((low, high): (i64, i64)) -> __m512i {
+fn pair((low, high): (i64, i64)) -> __m512i {
     _mm512_broadcast_i64x2(_mm_set_epi64x(high, low))
 }
 
 /// Shifts `sum` to the place of `next`, and adds `next`.
 #[target_feature(enable = "avx512f,vpclmulqdq")]
-pub(crate) fn further(sum: __m512i, factors: __m512i, next: __m512i) -> __m512i {
+fn further(sum: __m512i, factors: __m512i, next: __m512i) -> __m512i {
     let low = _mm512_clmulepi64_epi128::<0x00>(sum, factors);
     let high = _mm512_clmulepi64_epi128::<0x11>(sum, factors);
     // 0x96: the exclusive or of three.
@@ -112,8 +123,8 @@ pub(crate) fn further(sum: __m512i, factors: __m512i, next: __m512i) -> __m512i 
 }
 
 #[target_feature(enable = "pclmulqdq")]
-fn one_further(sum: __m128i, next: __m128i) -> __m128i {
-    let factors = _mm_set_epi64x(BY_LANE.1, BY_LANE.0);
+pub(crate) fn one_further(sum: __m128i, factors: (i64, i64), next: __m128i) -> __m128i {
+    let factors = _mm_set_epi64x(factors.1, factors.0);
     let low = _mm_clmulepi64_si128::<0x00>(sum, factors);
     let high = _mm_clmulepi64_si128::<0x11>(sum, factors);
     _mm_xor_si128(_mm_xor_si128(low, high), next)

@@ -3,19 +3,15 @@
 #![allow(unsafe_code, reason = "instructions that not every processor has")]
 
 use std::arch::x86_64::{
-    __m128i, _mm_clmulepi64_si128, _mm_cvtsi128_si64, _mm_extract_epi64, _mm_loadu_si128,
-    _mm_set_epi64x, _mm_xor_si128, _mm512_extracti64x2_epi64, _mm512_xor_si512,
-    _mm512_zextsi128_si512,
+    __m128i, _mm_cvtsi128_si64, _mm_extract_epi64, _mm_loadu_si128, _mm_set_epi64x, _mm_xor_si128,
 };
 
-use crate::folding::{further, load as load_wide, pair};
+use crate::folding::{self, STEP as WIDE_STEP, one_further};
 use crate::tables64::{by_tables, power};
 
-/// Bytes of a lane, of a wide register, and of one step of each kind.
+/// Bytes of a lane, and of one step.
 const LANE: usize = 16;
-const WIDE: usize = 64;
 const STEP: usize = 4 * LANE;
-const WIDE_STEP: usize = 4 * WIDE;
 
 /// Minimum bytes: shorter inputs are faster by tables, or with narrow registers.
 const LEAST: usize = 2 * STEP;
@@ -66,27 +62,8 @@ fn fold(sum: u64, steps: &[[u8; STEP]]) -> u64 {
 
 #[target_feature(enable = "avx512f,avx512dq,vpclmulqdq,pclmulqdq,sse4.1")]
 fn fold_wide(sum: u64, steps: &[[u8; WIDE_STEP]]) -> u64 {
-    let Some((first, steps)) = steps.split_first() else { return sum };
-    let mut all = load_wide(first);
-    let inverted = _mm_set_epi64x(0, (!sum).cast_signed());
-    all[0] = _mm512_xor_si512(all[0], _mm512_zextsi128_si512(inverted));
-    let by_step = pair(BY_WIDE_STEP);
-    for step in steps {
-        for (sum, next) in all.iter_mut().zip(load_wide(step)) {
-            *sum = further(*sum, by_step, next);
-        }
-    }
-    let by_wide = pair(BY_STEP);
-    let [first, second, third, fourth] = all;
-    let one = further(first, by_wide, second);
-    let one = further(one, by_wide, third);
-    let one = further(one, by_wide, fourth);
-    end([
-        _mm512_extracti64x2_epi64::<0>(one),
-        _mm512_extracti64x2_epi64::<1>(one),
-        _mm512_extracti64x2_epi64::<2>(one),
-        _mm512_extracti64x2_epi64::<3>(one),
-    ])
+    let start = _mm_set_epi64x(0, (!sum).cast_signed());
+    folding::fold_wide(start, steps, BY_WIDE_STEP, BY_STEP).map_or(sum, |lanes| end(lanes))
 }
 
 /// The digest of what adjacent lanes hold.
@@ -107,12 +84,4 @@ fn load(step: &[u8; STEP]) -> [__m128i; 4] {
         unsafe { _mm_loadu_si128(step.as_ptr().add(index * LANE).cast()) }
     };
     [at(0), at(1), at(2), at(3)]
-}
-
-#[target_feature(enable = "pclmulqdq,sse4.1")]
-fn one_further(sum: __m128i, factors: (i64, i64), next: __m128i) -> __m128i {
-    let factors = _mm_set_epi64x(factors.1, factors.0);
-    let low = _mm_clmulepi64_si128::<0x00>(sum, factors);
-    let high = _mm_clmulepi64_si128::<0x11>(sum, factors);
-    _mm_xor_si128(_mm_xor_si128(low, high), next)
 }
