@@ -256,8 +256,10 @@ fn shard_of(
     let count = element_count(&shape).ok_or_else(unknown)?;
     let block = start / dtype.size() as u64 / codec::BLOCK as u64;
     let slot = Slot::new(key, 0, dtype, &shape, count)?;
-    let bytes = element_count(&extents(place)).map_or(0, |count| count * dtype.size());
-    let digests = digests.map(|it| Box::new(SliceDigests::new(it.clone(), start, bytes as u64)));
+    let digests = digests.map(|options| {
+        let bytes = element_count(&extents(place)).map_or(0, |count| count * dtype.size());
+        Box::new(SliceDigests::new(options.clone(), start, bytes as u64))
+    });
     Ok(SliceQueue::new(slot, name.slice, (block, whole), digests))
 }
 
