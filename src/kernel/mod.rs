@@ -40,7 +40,6 @@ pub(crate) use number::Number;
 #[cfg(test)]
 pub(crate) use record::{Recording, Use};
 pub(crate) use rule::{Formula, KernelFormula, MAX_STATES, Rule, RuleTarget};
-
 pub(crate) use sum::{PartialSums, Pass, Position, SumOrder, Traffic};
 
 use crate::error::{Result, fail};
@@ -277,12 +276,11 @@ impl<F: Formula> Rule for F {
         if pass.count == 0 {
             return;
         }
-        let is_widened = !F::FUSED && pass.dtype.is_half();
         // SAFETY: the caller's promise.
         unsafe {
             if !rule::has_order::<F>(pass) {
                 rule::merge_summed(self, isa, pass, target);
-            } else if !is_widened {
+            } else if F::FUSED || !pass.dtype.is_half() {
                 isa.merge(*self, pass, target);
             } else {
                 widened::merge(self, isa, pass, target, !F::MEASURES);

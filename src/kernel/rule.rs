@@ -124,7 +124,7 @@ pub(super) unsafe fn merge<B: Build, F: Formula>(formula: F, pass: &Pass<'_>, ta
     // SAFETY: the caller's promise.
     unsafe {
         if pass.order.is_linear(pass.inputs.len()) {
-            by_dtype::<B, LeftToRight, F>(formula, LeftToRight, pass, target);
+            by_dtype::<B, F>(formula, pass, target);
         } else if F::FUSED {
             by_numbers::<B, B::F32, TreeOfFew, F>(formula, TreeOfFew, pass, target);
         }
@@ -132,22 +132,17 @@ pub(super) unsafe fn merge<B: Build, F: Formula>(formula: F, pass: &Pass<'_>, ta
 }
 
 #[inline(always)]
-unsafe fn by_dtype<B: Build, A: Adding, F: Formula>(
-    formula: F,
-    adding: A,
-    pass: &Pass<'_>,
-    target: &RuleTarget,
-) {
+unsafe fn by_dtype<B: Build, F: Formula>(formula: F, pass: &Pass<'_>, target: &RuleTarget) {
     // SAFETY: the caller's promise.
     unsafe {
         match pass.dtype {
             DType::F32 if B::INSTANCES && F::FUSED => {
-                by_numbers::<B, B::F32, A, F>(formula, adding, pass, target);
+                by_numbers::<B, B::F32, _, F>(formula, LeftToRight, pass, target);
             }
-            DType::F32 => any::<B, B::F32Line, Rounded, A, F>(formula, adding, pass, target),
-            DType::F64 => any::<B, B::F64, Rounded, A, F>(formula, adding, pass, target),
-            DType::F16 if F::FUSED => by_value::<B, B::F16, A, F>(formula, adding, pass, target),
-            DType::BF16 if F::FUSED => by_value::<B, B::Bf16, A, F>(formula, adding, pass, target),
+            DType::F32 => any::<B, B::F32Line, Rounded, _, F>(formula, LeftToRight, pass, target),
+            DType::F64 => any::<B, B::F64, Rounded, _, F>(formula, LeftToRight, pass, target),
+            DType::F16 if F::FUSED => by_value::<B, B::F16, F>(formula, pass, target),
+            DType::BF16 if F::FUSED => by_value::<B, B::Bf16, F>(formula, pass, target),
             // Never: only floats have rules, and halves are widened for those without instances.
             _ => {}
         }
@@ -226,18 +221,17 @@ unsafe fn any<B: Build, D: FloatFamily, K: ValuePrecision, A: Adding, F: Formula
 
 /// Any number of inputs and outs of f16 or bf16, with or without a master.
 #[inline(always)]
-unsafe fn by_value<B: Build, D: FloatFamily, A: Adding, F: Formula>(
+unsafe fn by_value<B: Build, D: FloatFamily, F: Formula>(
     formula: F,
-    adding: A,
     pass: &Pass<'_>,
     target: &RuleTarget,
 ) {
     // SAFETY: the caller's promise.
     unsafe {
         if target.master {
-            any::<B, D, Unrounded, A, F>(formula, adding, pass, target);
+            any::<B, D, Unrounded, _, F>(formula, LeftToRight, pass, target);
         } else {
-            any::<B, D, Rounded, A, F>(formula, adding, pass, target);
+            any::<B, D, Rounded, _, F>(formula, LeftToRight, pass, target);
         }
     }
 }
