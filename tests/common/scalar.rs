@@ -1,6 +1,7 @@
 //! The arithmetic of the store by the words of the documents, one element at a time.
 
 use kvstore::{DType, Element, bf16, f16};
+use kvstore_protocol::testing::tree_of;
 
 use super::random::Random;
 
@@ -92,23 +93,6 @@ floats!(
         bf16::from_f32(values.fold(first.to_f32(), |sum, value: bf16| sum + value.to_f32()))
     }
 );
-
-/// The binary tree over leaves, by its definition: the two halves of the smallest range of a power of
-/// two that has all of them, each added up by itself.
-fn tree_of<T: Copy>(leaves: &[(u64, T)], add: impl Fn(T, T) -> T + Copy) -> T {
-    let ((first, value), (last, _)) = (leaves[0], leaves[leaves.len() - 1]);
-    let (mut start, mut size) = (first, 1);
-    while last >= start + size {
-        size *= 2;
-        start = first / size * size;
-    }
-    if size == 1 {
-        return value;
-    }
-    // Both halves have leaves, as the range is the smallest one.
-    let (left, right) = leaves.split_at(leaves.partition_point(|&(at, _)| at < start + size / 2));
-    add(tree_of(left, add), tree_of(right, add))
-}
 
 /// Runs an expression with `$T` as the Rust type of a dtype.
 #[macro_export]

@@ -16,7 +16,7 @@ use half::{bf16, f16};
 
 use super::{Isa, PartialSums, Pass, SumOrder, Traffic};
 use crate::tensor::{DType, Element};
-use kvstore_protocol::testing::Random;
+use kvstore_protocol::testing::{Random, tree_of};
 
 const INPUTS: &[usize] = &[1, 2, 3, 4, 5, 6, 7, 8, 9, 17, 33];
 const SIZES: &[usize] = &[0, 1, 7, 8, 15, 63, 64, 65, 1000, 2047, 2048, 2049, 4097];
@@ -101,23 +101,6 @@ macro_rules! floats {
         fn bits(self) -> u64 { self.to_bits().into() }
         fn is_nan(self) -> bool { <$float>::is_nan(self) }
     })+};
-}
-
-/// The binary tree over positions, by its definition: the halves of the smallest range of a power of
-/// two that has all leaves, each added up by itself.
-fn tree_of<T: Copy>(leaves: &[(u128, T)], add: impl Fn(T, T) -> T + Copy) -> T {
-    let ((first, value), (last, _)) = (leaves[0], leaves[leaves.len() - 1]);
-    let (mut start, mut size) = (first, 1);
-    while last >= start + size {
-        size *= 2;
-        start = first / size * size;
-    }
-    if size == 1 {
-        return value;
-    }
-    // Both halves have leaves, as the range is the smallest one.
-    let (left, right) = leaves.split_at(leaves.partition_point(|&(at, _)| at < start + size / 2));
-    add(tree_of(left, add), tree_of(right, add))
 }
 
 /// The order of a sum in tests.

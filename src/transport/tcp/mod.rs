@@ -1,8 +1,8 @@
 //! TCP connections between processes, also inside TLS. Also called: sockets, network transport.
 //!
-//! A process has a connection with the scheduler, and with each other peer one for each direction, or more over a
-//! long link. Workers dial the scheduler and the servers, servers dial the scheduler; the scheduler and the servers listen on
-//! one port each. A connection begins with a greeting ([`admission`]), which one thread makes for both sides
+//! A process has a connection with the scheduler, and with each other peer one for each direction, or more over
+//! a long link. Workers dial the scheduler and the servers, servers dial the scheduler; the scheduler and the
+//! servers listen on one port each. A connection begins with a greeting ([`admission`]), which one thread makes for both sides
 //! ([`greeter`]), and carries messages behind it ([`framing`]). A few threads read from all connections
 //! ([`io_threads`]). One that is lost is made again by its caller; a peer has ended when it says so, when its
 //! port refuses connections, or when it does not connect again in time.

@@ -1,14 +1,16 @@
-//! Testing (also: test fixtures): frames as bytes, an entry point for fuzzing, random numbers, and the neural
-//! networks of simulated trainings, for the tests of this crate and of its users. Releases do not have it
-//! (feature `testing`).
+//! Testing (also: test fixtures): frames as bytes, an entry point for fuzzing, random numbers, sums by a tree, and
+//! the neural networks of simulated trainings, for the tests of this crate and of its users. Releases do not have
+//! it (feature `testing`).
 
 mod any_node;
 mod networks;
 mod random;
+mod tree;
 
 pub use any_node::AnyNode;
 pub use networks::{Layer, Net, resnet_50, vgg_19};
 pub use random::Random;
+pub use tree::tree_of;
 
 pub use crate::message::encode;
 
