@@ -72,6 +72,8 @@
  *   rank              number of this process among those of its role; default: the next free one.
  *   num_workers       how many workers the job has.
  *   num_servers       how many servers it has.
+ *   servers           embedded, or a number: who serves where a launcher such as torchrun, srun or mpirun
+ *                     has started all processes alike; embedded: each worker's process has a server.
  *   bind              host or host:port where this process listens; default: found from root.
  *   start_timeout_ms  how long the start waits for those that are missing; 60000.
  *   peer_timeout_ms   after how long a silence a process is lost, never before; all processes know at

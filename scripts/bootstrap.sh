@@ -7,7 +7,8 @@
 #   go      Go 1.21 or newer
 #   python  a virtual environment in build/venv with numpy, ml_dtypes, safetensors, pytest, mypy
 #           and the schemas of Kubernetes
-#   tests   valgrind, libdlpack-dev and libucx0; tests that need them are left out where they are missing
+#   tests   valgrind, libdlpack-dev, libucx0, and the launchers Slurm, Open MPI, MPICH and sshd; tests that
+#           need them are left out where they are missing
 #
 # Debian packages are installed when the user is root; otherwise the command to run is printed.
 set -euo pipefail
@@ -153,8 +154,28 @@ bootstrap_tests() {
   command -v valgrind >/dev/null || missing+=(valgrind libc6-dbg)
   echo '#include <dlpack/dlpack.h>' | cc -E - >/dev/null 2>&1 || missing+=(libdlpack-dev)
   ldconfig -p | grep -q 'libucp\.so\.0' || missing+=(libucx0)
+  command -v mpirun.openmpi >/dev/null || missing+=(openmpi-bin)
+  command -v mpiexec.hydra >/dev/null || missing+=(mpich)
   [ ${#missing[@]} = 0 ] || install_packages "${missing[@]}" ||
     echo "bootstrap: going on without ${missing[*]}"
+  bootstrap_daemons
+}
+
+# Slurm and sshd. Tests start them for themselves: the machine neither starts nor enables them.
+bootstrap_daemons() {
+  local missing=() services=() policy=/usr/sbin/policy-rc.d own_policy=no
+  # Outside of the path of users.
+  [ -x /usr/sbin/slurmd ] || missing+=(slurmctld slurmd slurm-client munge) services+=(slurmctld slurmd munge)
+  [ -x /usr/sbin/sshd ] || missing+=(openssh-server openssh-client) services+=(ssh)
+  [ ${#missing[@]} -gt 0 ] || return 0
+  if [ "$(id -u)" = 0 ] && [ ! -e $policy ]; then
+    printf '#!/bin/sh\nexit 101\n' >$policy && chmod +x $policy && own_policy=yes
+  fi
+  install_packages "${missing[@]}" || echo "bootstrap: going on without ${missing[*]}"
+  if [ $own_policy = yes ]; then
+    rm -f $policy
+    systemctl --quiet disable "${services[@]}" 2>/dev/null || true
+  fi
 }
 
 [ $# -gt 0 ] || set -- build checks go python tests

@@ -11,7 +11,7 @@
 #   gpu      what scripts/test_gpu.sh runs on a GPU, on the stand-in driver
 #   programs the C and C++ tests of ctest, also under the sanitizers and valgrind
 #   go       go vet and go test, also with the race detector and cgocheck2
-#   python   pytest: the Python package, and the manifests for Kubernetes
+#   python   pytest: the Python package, the manifests for Kubernetes, jobs of real launchers
 #   examples every example that trains, started as a user would
 #   miri     unit tests under Miri
 #   mixed    jobs whose scheduler and servers are of another release than their workers
@@ -225,7 +225,8 @@ suite_python() {
   run "library for python" count_step make -s python
   # The driver of tests with arrays in GPU memory.
   run "stand-in driver" count_step cargo build --quiet -p cuda-stand-in
-  run "pytest" count_pytest "$python" -m pytest -q -rs bindings/python/tests tests/k8s
+  run "pytest" count_pytest "$python" -m pytest -q -rs bindings/python/tests tests/k8s \
+    tests/launchers
   while read -r reason; do
     leave_out "some of pytest" "$reason"
   done < <(sed -nE 's/^SKIPPED \[[0-9]+\] [^ ]+ //p' "$logs/pytest.log" | sort -u)

@@ -97,6 +97,8 @@ pub fn capable(feature: &str) -> bool {
 pub use checkpoint::{InspectedTensor, Inspection, TensorState};
 pub use config::Config;
 #[cfg(feature = "dist")]
+#[doc(hidden)]
+pub use config::{LaunchEnvironment, expand_hosts};
 #[cfg(feature = "dist")]
 pub use credentials::JobFile;
 pub use deadline::Deadline;

@@ -226,7 +226,7 @@ fn missing(name: &str, role: Role) -> Error {
     fail!(
         Option,
         "a distributed store needs {name}: set the option or the environment variable KV_{}{old}, or \
-         start the program with `kvstore run`",
+         start the program with `kvstore run`, torchrun, mpirun or srun",
         name.to_uppercase()
     )
 }

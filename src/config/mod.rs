@@ -6,6 +6,8 @@ pub(crate) mod address;
 mod devices;
 #[cfg(feature = "dist")]
 mod job;
+#[cfg(feature = "dist")]
+mod launch;
 
 use std::collections::BTreeMap;
 use std::env;
@@ -17,6 +19,10 @@ use std::time::Duration;
 pub(crate) use devices::{CudaChoice, DeviceSettings};
 #[cfg(feature = "dist")]
 pub(crate) use job::{AcceptedTokens, Integrity, JobConfig, Secrets};
+#[cfg(feature = "dist")]
+pub(crate) use launch::JobPart;
+#[cfg(feature = "dist")]
+pub use launch::{LaunchEnvironment, expand_hosts};
 
 use crate::digest::DigestSettings;
 use crate::error::{Error, Result, fail};
@@ -35,12 +41,14 @@ enum OptionForm {
     Rounds,
     /// `all`, or numbers of devices.
     Devices,
+    /// `embedded`, or a number of servers.
+    Servers,
     Text,
     /// A text that is never shown.
     Secret,
 }
 
-use OptionForm::{Devices, Number, OneOf, Rounds, Secret, Text, YesNo};
+use OptionForm::{Devices, Number, OneOf, Rounds, Secret, Servers, Text, YesNo};
 
 /// Times up to a year, in milliseconds.
 const MS: OptionForm = Number { least: 1, most: 31_536_000_000 };
@@ -77,6 +85,7 @@ const OPTIONS: &[(&str, OptionForm)] = &[
     ("rank", Number { least: 0, most: 65_535 }),
     ("num_workers", COUNT),
     ("num_servers", COUNT),
+    ("servers", Servers),
     ("bind", Text),
     ("start_timeout_ms", MS),
     ("peer_timeout_ms", MS),
@@ -239,7 +248,14 @@ fn check(name: &str, value: &str) -> std::result::Result<(), String> {
         Rounds => Err(format!("{name} is {value:?}; it must be two rounds, such as 1-10")),
         Devices if value == "all" || numbers(value).is_some() => Ok(()),
         Devices => Err(format!("{name} is {value:?}; it must be all, or numbers such as 0,1")),
+        Servers if value == "embedded" || is_count(value) => Ok(()),
+        Servers => Err(format!("{name} is {value:?}; it must be embedded, or a number of servers")),
     }
+}
+
+/// Whether a text is the number of some members of a job.
+fn is_count(text: &str) -> bool {
+    text.parse::<u32>().is_ok_and(|count| (1..=65_535).contains(&count))
 }
 
 /// The numbers of devices in a text.

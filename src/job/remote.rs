@@ -20,14 +20,20 @@ pub(crate) trait JobMember: Send + Sync {
     /// Number of workers and servers that the job has declared lost, as far as this process knows.
     fn lost(&self) -> usize;
 
+    /// Ranks of the workers that are in the job, as far as a server or the scheduler knows.
+    #[cfg(feature = "dist")]
+    fn workers_here(&self) -> Vec<u32> {
+        Vec::new()
+    }
+
     /// Ends all operations at once, and never waits for another process.
     fn abort(&self);
 
     /// Leaves the job.
     fn close(&self, deadline: Deadline) -> Result<()>;
 
-    /// Serves until the job ends.
-    fn serve(&self) -> Result<()> {
+    /// Serves until the job ends; calls `listening` once other processes can connect.
+    fn serve(&self, _listening: &dyn Fn()) -> Result<()> {
         Err(self.refusal("serve", "only servers and the scheduler serve"))
     }
 

@@ -55,7 +55,7 @@ impl ServerProcess {
         })
     }
 
-    fn serve_as_server(&self) -> Result<()> {
+    fn serve_as_server(&self, listening: &dyn Fn()) -> Result<()> {
         let limits = options::limits(&self.job, self.kind);
         // A user's updater needs uncut keys.
         let whole = matches!(self.local.handling.read().merger, Merger::Updater(_));
@@ -76,6 +76,7 @@ impl ServerProcess {
             },
         )?;
         telemetry::trace(&driver);
+        listening();
         let result = self.run(&driver, &self.server);
         // A process that ends with its job does not drop the store.
         if let Some(log) = self.local.applier.digests.get() {
@@ -84,7 +85,7 @@ impl ServerProcess {
         result
     }
 
-    fn serve_as_scheduler(&self) -> Result<()> {
+    fn serve_as_scheduler(&self, listening: &dyn Fn()) -> Result<()> {
         let listener = self.job.metrics.as_deref().map(metrics::listen).transpose()?;
         let limits = options::limits(&self.job, self.kind);
         let driver = Driver::start(
@@ -95,6 +96,7 @@ impl ServerProcess {
         )?;
         let endpoint = listener.map(|it| metrics::serve(it, &self.job.root, &driver));
         let endpoint = endpoint.transpose().inspect_err(|_| driver.stop())?;
+        listening();
         let result = self.run(&driver, &self.scheduler);
         drop(endpoint);
         result
@@ -148,6 +150,14 @@ impl JobMember for ServerProcess {
         as_server.or_else(as_scheduler).unwrap_or(0)
     }
 
+    fn workers_here(&self) -> Vec<u32> {
+        let as_server = self.server.get().and_then(|driver| driver.peek(Node::workers_here));
+        let as_scheduler =
+            || self.scheduler.get().and_then(|driver| driver.peek(Scheduler::workers_here));
+        let workers = as_server.or_else(as_scheduler).unwrap_or_default();
+        workers.into_iter().map(|peer| peer.rank).collect()
+    }
+
     #[cfg(test)]
     fn takings(&self) -> u64 {
         self.server.get().map_or(0, |driver| driver.takings())
@@ -178,14 +188,14 @@ impl JobMember for ServerProcess {
         Ok(())
     }
 
-    fn serve(&self) -> Result<()> {
+    fn serve(&self, listening: &dyn Fn()) -> Result<()> {
         if self.serves.swap(true, Ordering::SeqCst) {
             return Err(fail!(InvalidArgument, "serve: this store serves, or has served, already"));
         }
         let result = if self.job.role == Role::Scheduler {
-            self.serve_as_scheduler()
+            self.serve_as_scheduler(listening)
         } else {
-            self.serve_as_server()
+            self.serve_as_server(listening)
         };
         result.map_err(|error: crate::Error| error.at("serve"))
     }

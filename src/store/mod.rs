@@ -4,6 +4,8 @@ mod checkpoint;
 mod data;
 mod devices;
 mod done;
+#[cfg(feature = "dist")]
+mod embedded;
 mod lending;
 #[cfg(feature = "dist")]
 mod open;
@@ -23,6 +25,8 @@ pub(crate) use crate::local::updater::Updater;
 pub use crate::local::updater::UpdaterError;
 use crate::local::{Local, poisoned};
 pub use devices::{set_stream, stream};
+#[cfg(feature = "dist")]
+use embedded::EmbeddedMembers;
 pub use lending::{Pending, Scope};
 #[cfg(all(any(fuzzing, test), feature = "dist"))]
 pub(crate) use open::read_setting;
@@ -64,6 +68,9 @@ pub struct Store {
     local: Arc<Local>,
     /// Job of a distributed store.
     remote: Option<Box<dyn JobMember>>,
+    /// The other members of that job in this process.
+    #[cfg(feature = "dist")]
+    embedded: Option<EmbeddedMembers>,
     kind: StoreKind,
     id: u16,
     generation: u32,
@@ -89,20 +96,24 @@ fn claim_id(serial: u64) -> Result<u16> {
         .ok_or_else(|| fail!(OutOfMemory, "create: 65,535 stores are open in this process"))
 }
 
+/// What joining a job leads to; nothing for a local store.
+#[derive(Default)]
+struct JoinedJob {
+    remote: Option<Box<dyn JobMember>>,
+    #[cfg(feature = "dist")]
+    embedded: Option<EmbeddedMembers>,
+}
+
 /// Joins the job of a distributed store.
 #[cfg(feature = "dist")]
-fn join(
-    local: &Arc<Local>,
-    kind: StoreKind,
-    config: &Config,
-) -> Result<Option<Box<dyn JobMember>>> {
-    if kind.is_distributed() { open::open(local, kind, config).map(Some) } else { Ok(None) }
+fn join(local: &Arc<Local>, kind: StoreKind, config: &Config) -> Result<JoinedJob> {
+    if kind.is_distributed() { open::open(local, kind, config) } else { Ok(JoinedJob::default()) }
 }
 
 #[cfg(not(feature = "dist"))]
 #[allow(clippy::unnecessary_wraps, reason = "the other build joins jobs")]
-fn join(_: &Arc<Local>, _: StoreKind, _: &Config) -> Result<Option<Box<dyn JobMember>>> {
-    Ok(None)
+fn join(_: &Arc<Local>, _: StoreKind, _: &Config) -> Result<JoinedJob> {
+    Ok(JoinedJob::default())
 }
 
 fn release_id(id: u16) {
@@ -138,12 +149,14 @@ impl Store {
             let opened = local.open_digest_log(kind.name(), "worker", 0);
             opened.inspect_err(|_| release_id(id)).map_err(|error| error.at("create"))?;
         }
-        let remote = panics::catch(|| join(&local, kind, config))
+        let joined = panics::catch(|| join(&local, kind, config))
             .unwrap_or_else(|panic| Err(panics::internal(&panic)))
             .inspect_err(|_| release_id(id))?;
         Ok(Self {
             local,
-            remote,
+            remote: joined.remote,
+            #[cfg(feature = "dist")]
+            embedded: joined.embedded,
             kind,
             id,
             generation: sys::fork_generation(),
@@ -252,8 +265,13 @@ impl Store {
     /// # Errors
     /// `Role` on a worker and on local stores.
     pub fn serve(&self) -> Result<()> {
+        self.serve_with(&|| ())
+    }
+
+    /// As [`Store::serve`]; calls `listening` once other processes can connect.
+    fn serve_with(&self, listening: &dyn Fn()) -> Result<()> {
         self.enter(CallClass::Work, |_| match &self.remote {
-            Some(remote) => remote.serve(),
+            Some(remote) => remote.serve(listening),
             None => {
                 Err(fail!(Role, "serve: this process is a worker, all there is of a local store"))
             }
@@ -533,12 +551,29 @@ impl Store {
             let result = local.tickets.close(deadline, closed());
             let late =
                 result.as_ref().is_err_and(|error| error.kind() == crate::ErrorKind::Timeout);
-            if late || self.closed.swap(true, Ordering::SeqCst) {
+            if late {
                 return result;
             }
-            let left = self.remote.as_ref().map_or(Ok(()), |remote| remote.close(deadline));
-            result.and(left)
+            let is_first = !self.closed.swap(true, Ordering::SeqCst);
+            let left = match &self.remote {
+                Some(remote) if is_first => remote.close(deadline),
+                _ => Ok(()),
+            };
+            // Also in a second close, behind one that has timed out here.
+            result.and(left).and(self.wait_for_embedded(deadline))
         })
+    }
+
+    /// Waits for the end of a job whose servers are in the processes of workers.
+    #[cfg(feature = "dist")]
+    fn wait_for_embedded(&self, deadline: Deadline) -> Result<()> {
+        self.embedded.as_ref().map_or(Ok(()), |embedded| embedded.wait(deadline))
+    }
+
+    #[cfg(not(feature = "dist"))]
+    #[allow(clippy::unnecessary_wraps, clippy::unused_self, reason = "the other build has servers")]
+    fn wait_for_embedded(&self, _: Deadline) -> Result<()> {
+        Ok(())
     }
 
     /// Fails every pending operation now and closes the store. Never waits.
@@ -547,6 +582,10 @@ impl Store {
             self.closed.store(true, Ordering::SeqCst);
             if let Some(remote) = &self.remote {
                 remote.abort();
+            }
+            #[cfg(feature = "dist")]
+            if let Some(embedded) = &self.embedded {
+                embedded.abort();
             }
             self.local.tickets.abort(&fail!(Closed, "the store was aborted"));
         }
@@ -569,6 +608,10 @@ impl Drop for Store {
         }
         self.abort();
         self.remote = None;
+        #[cfg(feature = "dist")]
+        {
+            self.embedded = None;
+        }
         let deadline = self.local.deadline();
         if self.local.tickets.wait_idle(deadline) {
             self.local.tickets.end_calls(deadline);

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use crate::server::ServerProcess;
 use crate::worker::WorkerStore;
 
-use super::StoreKind;
-use crate::config::{Config, JobConfig};
+use super::embedded::EmbeddedMembers;
+use super::{JoinedJob, StoreKind};
+use crate::config::{Config, JobConfig, JobPart};
 use crate::credentials::take_kept;
 use crate::error::Result;
 use crate::job::remote::JobMember;
@@ -23,13 +24,22 @@ pub(crate) fn read_setting(fields: &[u8]) {
 }
 
 /// Joins a job; returns on a worker when all processes have joined.
-pub(crate) fn open(
-    local: &Arc<Local>,
-    kind: StoreKind,
-    config: &Config,
-) -> Result<Box<dyn JobMember>> {
-    let mut job = JobConfig::new(config)?;
+pub(super) fn open(local: &Arc<Local>, kind: StoreKind, config: &Config) -> Result<JoinedJob> {
+    let part = JobPart::new(config)?;
+    let mut job = JobConfig::new(&part.config)?;
     take_kept(&mut job);
+    let embedded = match &part.embedded[..] {
+        [] => None,
+        configs => Some(EmbeddedMembers::start(kind, configs)?),
+    };
+    let joined = join(local, job, kind);
+    // A server that could not join is the reason why a worker waits in vain.
+    let failure = || embedded.as_ref().and_then(EmbeddedMembers::failure);
+    let remote = joined.map_err(|error| failure().unwrap_or(error))?;
+    Ok(JoinedJob { remote: Some(remote), embedded })
+}
+
+fn join(local: &Arc<Local>, job: JobConfig, kind: StoreKind) -> Result<Box<dyn JobMember>> {
     Ok(if job.role == Role::Worker {
         let place = crate::job::options::place(&job)?;
         Box::new(WorkerStore::open(local, &job, &place, kind)?)

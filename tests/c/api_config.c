@@ -20,6 +20,7 @@ static void good_values_are_accepted(void) {
         {"device_bytes", "4096"}, {"sum_order", "linear"}, {"sum_order", "tree"},
         {"device_bytes", "4096"}, {"digests", "off"},     {"digests", "all"},
         {"digest_log", "/tmp/log"}, {"digest_log_bytes", "65536"},
+        {"servers", "embedded"}, {"servers", "1"},
     };
     kv_config *config = new_config();
     for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
@@ -39,6 +40,7 @@ static void bad_values_name_the_option_and_the_value(void) {
         {"device_bytes", "4095"}, {"device_bytes", "all"}, {"sum_order", "Tree"}, {"sum_order", ""},
         {"device_bytes", "4095"}, {"device_bytes", "all"},
         {"digests", "some"},     {"digest_log", ""},       {"digest_log_bytes", "65535"},
+        {"servers", "0"},        {"servers", "embed"},
     };
     kv_config *config = new_config();
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {

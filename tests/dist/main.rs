@@ -20,6 +20,7 @@ mod codecs;
 mod collisions;
 mod digests;
 mod done;
+mod embedded;
 mod ends;
 #[cfg(feature = "fault-injection")]
 mod faults;

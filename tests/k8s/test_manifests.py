@@ -96,6 +96,8 @@ def environment(manifest, index, root):
             continue
         field = source.get("fieldRef", {}).get("fieldPath", "")
         variables[item["name"]] = str(index) if field.endswith("-index']") else item["value"]
+    if manifest["spec"].get("completionMode") == "Indexed":
+        variables["JOB_COMPLETION_INDEX"] = str(index)
     # On one machine all would have the same ports.
     variables["KV_ROOT"] = root
     if container["name"] == "server":

@@ -1,5 +1,7 @@
 //! Entry points for `fuzz/`: the parsers of lists of hosts.
 
+use kvstore::expand_hosts;
+
 use crate::launch::hosts::{hostfile, slurm};
 
 /// One text as an option, a file and a variable of Slurm; its first line is for names, the rest for
@@ -14,7 +16,7 @@ pub(crate) fn hosts(data: &[u8]) {
         }
     }
     let (names, tasks) = text.split_once('\n').map_or((text, None), |(a, b)| (a, Some(b)));
-    if let Some(names) = slurm::expand(names) {
+    if let Some(names) = expand_hosts(names) {
         let _ = slurm::with_slots(names, tasks);
     }
 }

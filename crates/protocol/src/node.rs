@@ -147,6 +147,12 @@ impl<D: Data, R: NodeRole<D>> Node<D, R> {
         self.net.post(OutgoingMessage { to, message, priority, token: None });
     }
 
+    /// Workers that have neither left nor been lost, as far as this member knows.
+    #[must_use]
+    pub fn workers_here(&self) -> Vec<Peer> {
+        self.client.book().workers_here()
+    }
+
     /// Number of members that are lost, as far as this one knows.
     #[must_use]
     pub fn lost(&self) -> usize {

@@ -71,12 +71,13 @@ pub(crate) struct DoctorContext {
 }
 
 /// All options: a process fails when it starts if the value of any does not fit.
-pub(super) const NAMES: [&str; 44] = [
+pub(super) const NAMES: [&str; 45] = [
     "root",
     "role",
     "rank",
     "num_workers",
     "num_servers",
+    "servers",
     "bind",
     "job",
     "start_timeout_ms",

@@ -86,6 +86,14 @@ impl Book {
         self.members.iter().filter(|member| member.state == MemberState::Lost).count()
     }
 
+    /// Workers that have neither left nor been lost.
+    pub(crate) fn workers_here(&self) -> Vec<Peer> {
+        let here = |member: &&Standing| {
+            member.peer.role == Role::Worker && member.state == MemberState::Here
+        };
+        self.members.iter().filter(here).map(|member| member.peer).collect()
+    }
+
     pub(crate) fn find_mut(&mut self, peer: Peer) -> Option<&mut Standing> {
         self.members.iter_mut().find(|member| member.peer == peer)
     }

@@ -20,6 +20,13 @@ impl<D: Data> Scheduler<D> {
         linked: bool,
         now: Time,
     ) -> Handled {
+        let same =
+            |member: &&Standing| member.peer.role == peer.role && member.incarnation == incarnation;
+        // The process may belong to the next job at this address: it repeats its hello, and finds the
+        // scheduler of that job.
+        if self.ending && self.book.members.iter().find(same).is_none() {
+            return Err(DropReason::Late);
+        }
         let taken = self.fits(peer, hello).and_then(|()| {
             self.adopt(peer, incarnation, hello, now);
             self.agrees(peer, hello)
@@ -28,8 +35,6 @@ impl<D: Data> Scheduler<D> {
             self.refuse(&hello.address, incarnation, text);
             return Ok(());
         }
-        let same =
-            |member: &&Standing| member.peer.role == peer.role && member.incarnation == incarnation;
         if let Some(known) = self.book.members.iter().find(same).cloned() {
             if !is_own(&known, peer, hello) {
                 let is_old = had_another_seat(&known, hello);

@@ -305,6 +305,12 @@ impl<D: Data> Scheduler<D> {
         Ok(())
     }
 
+    /// Workers that have neither left nor been lost.
+    #[must_use]
+    pub fn workers_here(&self) -> Vec<Peer> {
+        self.book.workers_here()
+    }
+
     /// Number of members that are lost.
     #[must_use]
     pub fn lost(&self) -> usize {

@@ -34,8 +34,11 @@ impl<D: Data> Scheduler<D> {
         self.refuse_in(self.net.limits.job, address, incarnation, text);
     }
 
-    /// Refuses a process of another job.
+    /// Refuses a process of another job, unless this one has ended: the next may be at the same address.
     pub(super) fn turn_away(&mut self, message: &Message<D>) {
+        if self.ending {
+            return;
+        }
         let hello = Hello::decode(message.fields());
         let Some(hello) = hello.filter(|_| message.head.kind == MessageKind::Hello) else { return };
         let text = "the scheduler belongs to another job: give all processes of a job the same \
