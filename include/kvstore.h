@@ -1263,6 +1263,34 @@ kv_status kv_set_updater(struct kv_store *store, kv_updater updater, void *conte
 kv_status kv_set_optimizer(struct kv_store *store, const char *name, const char *params);
 
 /**
+ * Merges single keys by a rule of their own, for all pushes after this call: a store can hold weights
+ * under one rule, embeddings under another, and counters under none.
+ *
+ * The keys need not be there yet, and keep the rule when they are removed. What kv_set_updater() and
+ * kv_set_optimizer() set holds for all other keys. The state that a key has under its present rule
+ * ends. kv_set_hyperparameter() changes the rule of the store, kv_set_key_hyperparameter() that of a
+ * key.
+ *
+ * @param keys    `count` keys; a name's key must have been interned in this store. Copied.
+ * @param count   number of keys; with 0 nothing happens.
+ * @param name    as for kv_set_optimizer(); or `none`: pushes replace the stored value; or `store`:
+ *                the keys merge as all others again.
+ * @param params  options as `name=value,...`; NULL or empty for the defaults, and with `none` and
+ *                `store`. Copied.
+ * @return `KV_ERR_OPTION` for an unknown name or a value that does not fit (the message lists near
+ *         names), `KV_ERR_DTYPE_MISMATCH` if one of the keys holds elements that the rule cannot
+ *         change; nothing has changed then. In a job all workers make the call, with equal
+ *         arguments: `KV_ERR_DIFFERS` otherwise.
+ *
+ * Threads: any. Blocks: in a job up to the option `timeout_ms`.
+ */
+kv_status kv_set_optimizer_for(struct kv_store *store,
+                               const kv_key *keys,
+                               size_t count,
+                               const char *name,
+                               const char *params);
+
+/**
  * Changes an option of the optimizer, for all pushes after this call. Its state stays.
  *
  * @param name   the option, e.g. `learning_rate`.
@@ -1279,8 +1307,9 @@ kv_status kv_set_hyperparameter(struct kv_store *store, const char *name, double
  * call. The key need not be there yet.
  *
  * @param key    the key.
- * @param name   `lr_mult` for the learning rate, `wd_mult` for the weight decay.
- * @param value  the factor, from 0.
+ * @param name   `lr_mult` for the learning rate, `wd_mult` for the weight decay; for a key with a
+ *               rule of its own also an option of that rule, such as `learning_rate`.
+ * @param value  the factor, from 0; or the value of the option.
  * @return as kv_set_hyperparameter().
  *
  * Threads: any.

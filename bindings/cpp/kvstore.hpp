@@ -887,12 +887,29 @@ public:
         set_optimizer(name, detail::listed(params));
     }
 
+    /// Gives some keys a rule of their own: a name of set_optimizer(), `none` or `store`. See
+    /// kv_set_optimizer_for().
+    void set_optimizer_for(const Keys& keys, std::string_view name, std::string_view params = {}) {
+        std::vector<Key> all;
+        for (std::size_t i = 0; i < keys.size(); i++) {
+            all.push_back(keys[i].raw(raw()));
+        }
+        detail::check(kv_set_optimizer_for(raw(), all.data(), all.size(),
+                                           detail::terminated(name).c_str(),
+                                           detail::terminated(params).c_str()));
+    }
+    void set_optimizer_for(const Keys& keys, std::string_view name,
+                           std::initializer_list<std::pair<std::string_view, double>> params) {
+        set_optimizer_for(keys, name, detail::listed(params));
+    }
+
     /// Changes an option of the optimizer, whose state stays. See kv_set_hyperparameter().
     void set_hyperparameter(std::string_view name, double value) {
         detail::check(kv_set_hyperparameter(raw(), detail::terminated(name).c_str(), value));
     }
 
-    /// Changes `lr_mult` or `wd_mult` of one key. See kv_set_key_hyperparameter().
+    /// Changes `lr_mult` or `wd_mult` of one key, or an option of its own rule. See
+    /// kv_set_key_hyperparameter().
     void set_key_hyperparameter(const AnyKey& key, std::string_view name, double value) {
         detail::check(kv_set_key_hyperparameter(raw(), key.raw(raw()),
                                                 detail::terminated(name).c_str(), value));

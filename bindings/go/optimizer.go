@@ -7,6 +7,7 @@ import (
 	"sort"
 	"strconv"
 	"strings"
+	"unsafe"
 )
 
 // Params holds options of an optimizer or a codec by name; 1 and 0 stand for true and false. Nil means the
@@ -35,6 +36,21 @@ func (s *Store) SetOptimizer(name string, params Params) error {
 	return s.useTexts("optimizer", name, params,
 		func(store *C.kv_store, name, params *C.char) C.kv_status {
 			return C.kv_set_optimizer(store, name, params)
+		})
+}
+
+// SetOptimizerFor gives some keys a rule of their own, for all pushes after this call, whatever the store
+// has for the others: a name of [Store.SetOptimizer], "none" for assignment, or "store", with which
+// the keys merge as the others again. The keys need not be there yet.
+func (s *Store) SetOptimizerFor(keys []Key, name string, params Params) error {
+	numbers := make([]C.kv_key, len(keys))
+	for i, key := range keys {
+		numbers[i] = C.kv_key(key)
+	}
+	return s.useTexts("optimizer", name, params,
+		func(store *C.kv_store, name, params *C.char) C.kv_status {
+			count := C.size_t(len(numbers))
+			return C.kv_set_optimizer_for(store, unsafe.SliceData(numbers), count, name, params)
 		})
 }
 
@@ -70,7 +86,8 @@ func (s *Store) SetHyperparameter(name string, value float64) error {
 }
 
 // SetKeyHyperparameter changes what the learning rate (lr_mult) or the weight decay (wd_mult) is
-// multiplied by for one key, for all pushes after this call. The key need not be there yet.
+// multiplied by for one key, for all pushes after this call; or an option of the rule that the key
+// has of its own. The key need not be there yet.
 func (s *Store) SetKeyHyperparameter(key Key, name string, value float64) error {
 	text, err := cString("hyperparameter", name)
 	if err != nil {

@@ -26,6 +26,24 @@ func withOne(t *testing.T, keys ...Key) *Store {
 	return store
 }
 
+func TestSingleKeysHaveRulesOfTheirOwn(t *testing.T) {
+	store := withOne(t, 0, 1)
+	half := 0.5
+	ok(t, store.SetOptimizer("sgd", Params{"learning_rate": 0.25}))
+	ok(t, store.SetOptimizerFor([]Key{1, 2}, "none", nil))
+	for key := Key(0); key < 2; key++ {
+		ok(t, store.Push(context.Background(), key, Scalar(&half)))
+	}
+	equal(t, value(t, store, 0), 0.875)
+	equal(t, value(t, store, 1), 0.5)
+	ok(t, store.SetOptimizerFor([]Key{1}, "sgd", Params{"learning_rate": 0.5}))
+	ok(t, store.SetKeyHyperparameter(1, "learning_rate", 1))
+	ok(t, store.Push(context.Background(), 1, Scalar(&half)))
+	equal(t, value(t, store, 1), 0)
+	ok(t, store.SetOptimizerFor(nil, "none", nil))
+	refused(t, store.SetOptimizerFor([]Key{1}, "sdg", nil), ErrOption, "did you mean sgd?")
+}
+
 func TestOptimizerMergesTheSum(t *testing.T) {
 	bothWays(t, func(t *testing.T, ctx context.Context) {
 		store := withOne(t, 0)

@@ -59,6 +59,43 @@ pub unsafe extern "C" fn kv_set_optimizer(
     })
 }
 
+/// Merges single keys by a rule of their own, for all pushes after this call: a store can hold weights
+/// under one rule, embeddings under another, and counters under none.
+///
+/// The keys need not be there yet, and keep the rule when they are removed. What kv_set_updater() and
+/// kv_set_optimizer() set holds for all other keys. The state that a key has under its present rule
+/// ends. kv_set_hyperparameter() changes the rule of the store, kv_set_key_hyperparameter() that of a
+/// key.
+///
+/// @param keys    `count` keys; a name's key must have been interned in this store. Copied.
+/// @param count   number of keys; with 0 nothing happens.
+/// @param name    as for kv_set_optimizer(); or `none`: pushes replace the stored value; or `store`:
+///                the keys merge as all others again.
+/// @param params  options as `name=value,...`; NULL or empty for the defaults, and with `none` and
+///                `store`. Copied.
+/// @return `KV_ERR_OPTION` for an unknown name or a value that does not fit (the message lists near
+///         names), `KV_ERR_DTYPE_MISMATCH` if one of the keys holds elements that the rule cannot
+///         change; nothing has changed then. In a job all workers make the call, with equal
+///         arguments: `KV_ERR_DIFFERS` otherwise.
+///
+/// Threads: any. Blocks: in a job up to the option `timeout_ms`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kv_set_optimizer_for(
+    store: *mut kv_store,
+    keys: *const kv_key,
+    count: usize,
+    name: *const c_char,
+    params: *const c_char,
+) -> kv_status {
+    guard_store(store, |store| {
+        // SAFETY: header rule 2: an array of `count`.
+        let keys = unsafe { handle::keys("set_optimizer_for", keys, count) }?;
+        // SAFETY: header rules 2 and 4: NUL-terminated strings, `params` may be NULL.
+        let (name, params) = unsafe { handle::name_and_params(name, params) }?;
+        store.set_optimizer_for(keys, name, params)
+    })
+}
+
 /// Changes an option of the optimizer, for all pushes after this call. Its state stays.
 ///
 /// @param name   the option, e.g. `learning_rate`.
@@ -83,8 +120,9 @@ pub unsafe extern "C" fn kv_set_hyperparameter(
 /// call. The key need not be there yet.
 ///
 /// @param key    the key.
-/// @param name   `lr_mult` for the learning rate, `wd_mult` for the weight decay.
-/// @param value  the factor, from 0.
+/// @param name   `lr_mult` for the learning rate, `wd_mult` for the weight decay; for a key with a
+///               rule of its own also an option of that rule, such as `learning_rate`.
+/// @param value  the factor, from 0; or the value of the option.
 /// @return as kv_set_hyperparameter().
 ///
 /// Threads: any.

@@ -97,6 +97,10 @@ pub(crate) trait JobMember: Send + Sync {
         Err(self.no_worker("set_optimizer"))
     }
 
+    fn set_optimizer_for(&self, _keys: &[Key], _name: &str, _params: &str) -> Result<()> {
+        Err(self.no_worker("set_optimizer_for"))
+    }
+
     fn set_hyperparameter(&self, _name: &str, _value: f64) -> Result<()> {
         Err(self.no_worker("set_hyperparameter"))
     }

@@ -5,11 +5,12 @@ use std::borrow::Borrow;
 use std::sync::Arc;
 
 use super::Local;
-use super::merger::{Handling, Merger};
+use super::merger::{Handling, Merger, rule_of_keys};
 use super::plan::Plan;
 use super::table::Slot;
 use crate::error::{Result, fail};
 use crate::kernel::SumOrder;
+use crate::key::Key;
 use crate::optim::Optimizer;
 
 impl Local {
@@ -67,6 +68,39 @@ impl Local {
         )
     }
 
+    /// Merges some keys by a rule of their own from now on, or again as the store does.
+    pub(crate) fn set_optimizer_for(&self, keys: &[Key], name: &str, params: &str) -> Result<()> {
+        let call = "set_optimizer_for";
+        let merger = rule_of_keys(name, params).map_err(|error| error.at(call))?;
+        self.change_handling(
+            |handling| handling.rules = handling.rules.with(keys, merger.as_ref()),
+            |handling| {
+                let slots: Vec<_> =
+                    keys.iter().filter_map(|&key| self.keys.table.get(key)).collect();
+                self.check_keys(call, handling, &slots)
+            },
+        )
+    }
+
+    /// Changes a number of one key: an option of its own rule, or a multiplier of the store's.
+    pub(crate) fn set_key_option(
+        &self,
+        call: &str,
+        key: Key,
+        name: &str,
+        value: f64,
+    ) -> Result<()> {
+        let mut handling = self.handling.write();
+        let own = handling.rules.changed(key, |rule| rule.with_own(key, name, value));
+        if let Some(rules) = own {
+            handling.rules = rules.map_err(|error| error.at(call))?;
+            handling.version += 1;
+            return Ok(());
+        }
+        drop(handling);
+        self.change_optimizer(call, |optimizer| optimizer.with_key(key, name, value))
+    }
+
     /// Changes an option of the optimizer, for all keys or for one.
     pub(crate) fn change_optimizer(
         &self,
@@ -105,7 +139,7 @@ impl Local {
             ));
         }
         slots.iter().map(Borrow::borrow).try_for_each(|slot: &Slot| {
-            handling.check(slot.dtype).map_err(|why| {
+            handling.check(slot.key, slot.dtype).map_err(|why| {
                 let key = self.applier.names.label(slot.key);
                 fail!(DtypeMismatch, "{call}: {key} is {}: {why}", slot.text())
             })

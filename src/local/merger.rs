@@ -1,10 +1,13 @@
 //! How the pushes of a store merge: by assignment, an updater or an optimizer.
 
+use std::collections::HashMap;
 use std::fmt::Write;
 use std::sync::Arc;
 
 use super::updater::Updater;
 use crate::codec::Codec;
+use crate::error::{Result as CallResult, fail};
+use crate::key::Key;
 use crate::optim::Optimizer;
 use crate::tensor::DType;
 
@@ -13,26 +16,47 @@ use crate::tensor::DType;
 pub(crate) struct Handling {
     /// The codec of each value, applied before they are added up.
     pub(crate) codec: Option<Arc<Codec>>,
+    /// For all keys without a rule of their own.
     pub(crate) merger: Merger,
+    pub(crate) rules: KeyRules,
     /// Number of the setting: in a local store of the changes before it, in a job the version of the servers.
     pub(crate) version: u64,
 }
 
 impl Handling {
-    pub(crate) const PLAIN: Self = Self { codec: None, merger: Merger::Assign, version: 0 };
+    pub(crate) const PLAIN: Self =
+        Self { codec: None, merger: Merger::Assign, rules: KeyRules(None), version: 0 };
 
-    /// Refuses keys whose elements the codec cannot take or the optimizer cannot change.
-    pub(crate) fn check(&self, dtype: DType) -> Result<(), String> {
-        if let Merger::Optimizer(optimizer) = &self.merger {
+    /// How the values of a key merge.
+    #[inline]
+    pub(crate) fn merger_of(&self, key: Key) -> &Merger {
+        self.rules.get(key).unwrap_or(&self.merger)
+    }
+
+    /// Whether keys may be merged by code of the user's.
+    pub(crate) fn has_updater(&self) -> bool {
+        matches!(self.merger, Merger::Updater(_))
+    }
+
+    /// Whether a rule needs whole keys.
+    #[cfg(feature = "dist")]
+    pub(crate) fn measures_whole_keys(&self) -> bool {
+        self.merger.measures_whole_keys()
+            || self.rules.iter().any(|(_, merger)| merger.measures_whole_keys())
+    }
+
+    /// Refuses a key whose elements the codec cannot take or its optimizer cannot change.
+    pub(crate) fn check(&self, key: Key, dtype: DType) -> Result<(), String> {
+        if let Merger::Optimizer(optimizer) = self.merger_of(key) {
             optimizer.check(dtype)?;
         }
         self.codec.as_ref().map_or(Ok(()), |codec| codec.check(dtype))
     }
 
-    /// The merge of short calls, unless they need more than one pass.
+    /// The merge of short calls, unless they need more than one pass, or keys differ in it.
     pub(crate) fn short(&self) -> Option<ShortMerge> {
         match &self.merger {
-            _ if self.codec.is_some() => None,
+            _ if self.codec.is_some() || !self.rules.is_empty() => None,
             Merger::Assign => Some(ShortMerge::Assign),
             Merger::Optimizer(rule) if rule.is_elementwise() => {
                 Some(ShortMerge::Rule(Arc::clone(rule)))
@@ -43,15 +67,14 @@ impl Handling {
 
     /// The rule with its options, and the codec with its.
     pub(crate) fn describe(&self) -> (String, String) {
-        let mut rule = match &self.merger {
-            Merger::Assign => "assign".to_owned(),
-            Merger::Updater(_) => "updater".to_owned(),
-            Merger::Optimizer(rule) => format!("{} {}", rule.name(), rule.options_text()),
-        };
+        let mut rule = self.merger.text();
         if let Merger::Optimizer(optimizer) = &self.merger {
             for (key, option, value) in optimizer.multipliers() {
                 let _ = write!(rule, " {option}[{}]={value}", key.id());
             }
+        }
+        for (key, merger) in self.rules.iter() {
+            let _ = write!(rule, " rule[{}]={}", key.id(), merger.text().replace(' ', ":"));
         }
         let codec = self.codec.as_ref();
         let codec = codec.map(|it| format!("{} {}", it.name(), it.params()));
@@ -61,6 +84,78 @@ impl Handling {
     /// The codec of the values of a key. Integers are never compressed.
     pub(crate) fn codec_of(&self, dtype: DType) -> Option<&Codec> {
         self.codec.as_deref().filter(|_| dtype.is_float())
+    }
+}
+
+/// The names for single keys that are no rules: assignment, and the merger of the store.
+const ASSIGN: &str = "none";
+const OF_STORE: &str = "store";
+
+/// The merger of a name for single keys; None is that of the store.
+pub(crate) fn rule_of_keys(name: &str, params: &str) -> CallResult<Option<Merger>> {
+    let lower = name.to_ascii_lowercase();
+    let merger = match &*lower {
+        ASSIGN => Some(Merger::Assign),
+        OF_STORE => None,
+        _ => return Ok(Some(Merger::Optimizer(Arc::new(Optimizer::new(name, params)?)))),
+    };
+    if params.is_empty() {
+        return Ok(merger);
+    }
+    Err(fail!(Option, "{lower} takes no options, and {params:?} are given"))
+}
+
+/// Rules of single keys: assignment or optimizers, in place of the store's merger.
+#[derive(Clone, Default)]
+pub(crate) struct KeyRules(Option<Arc<HashMap<Key, Merger>>>);
+
+impl KeyRules {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_none()
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, key: Key) -> Option<&Merger> {
+        self.0.as_ref()?.get(&key)
+    }
+
+    /// The rules of all keys that have one, ascending.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (Key, &Merger)> {
+        let mut rules: Vec<_> = self.0.iter().flat_map(|rules| rules.iter()).collect();
+        rules.sort_unstable_by_key(|(key, _)| **key);
+        rules.into_iter().map(|(key, merger)| (*key, merger))
+    }
+
+    /// These rules with that of some keys replaced; with None they merge as the store's keys do.
+    pub(crate) fn with(&self, keys: &[Key], merger: Option<&Merger>) -> Self {
+        let mut rules = self.0.as_deref().cloned().unwrap_or_default();
+        for key in keys {
+            match merger {
+                Some(merger) => _ = rules.insert(*key, merger.clone()),
+                None => _ = rules.remove(key),
+            }
+        }
+        Self::from(rules)
+    }
+
+    /// These rules with that of a key changed. None if it has no rule of the library of its own.
+    pub(crate) fn changed(
+        &self,
+        key: Key,
+        change: impl FnOnce(&Optimizer) -> CallResult<Optimizer>,
+    ) -> Option<CallResult<Self>> {
+        let optimizer = match self.get(key)? {
+            Merger::Optimizer(optimizer) => change(optimizer),
+            _ => Err(fail!(InvalidArgument, "the key has no optimizer; set one for it first")),
+        };
+        let merger = optimizer.map(|optimizer| Merger::Optimizer(Arc::new(optimizer)));
+        Some(merger.map(|merger| self.with(&[key], Some(&merger))))
+    }
+}
+
+impl From<HashMap<Key, Merger>> for KeyRules {
+    fn from(rules: HashMap<Key, Merger>) -> Self {
+        Self((!rules.is_empty()).then(|| Arc::new(rules)))
     }
 }
 
@@ -104,6 +199,30 @@ pub(crate) enum Merger {
 }
 
 impl Merger {
+    /// Its rule with its options.
+    fn text(&self) -> String {
+        match self {
+            Self::Assign => "assign".to_owned(),
+            Self::Updater(_) => "updater".to_owned(),
+            Self::Optimizer(rule) => format!("{} {}", rule.name(), rule.options_text()),
+        }
+    }
+
+    /// Its rule as files name it, for [`rule_of_keys`].
+    pub(crate) fn saved_text(&self) -> String {
+        let optimizer = self.optimizer();
+        let text = optimizer.map(|rule| format!("{} {}", rule.name(), rule.options_text()));
+        text.map_or(ASSIGN.to_owned(), |text| text.trim_end().to_owned())
+    }
+
+    /// The rule of the library, if it is one.
+    pub(crate) fn optimizer(&self) -> Option<&Arc<Optimizer>> {
+        match self {
+            Self::Optimizer(optimizer) => Some(optimizer),
+            Self::Assign | Self::Updater(_) => None,
+        }
+    }
+
     /// Whether it is a rule whose result for a part of a key differs.
     #[cfg(feature = "dist")]
     pub(crate) fn measures_whole_keys(&self) -> bool {

@@ -160,6 +160,15 @@ impl Optimizer {
         Ok(changed)
     }
 
+    /// A copy with an option changed, or a multiplier of one key, which is the only one of the rule.
+    ///
+    /// # Errors
+    /// `Option`, as for [`Optimizer::new`].
+    pub(crate) fn with_own(&self, key: Key, name: &str, value: f64) -> Result<Self> {
+        let is_multiplier = ["lr_mult", "wd_mult"].contains(&name);
+        if is_multiplier { self.with_key(key, name, value) } else { self.with(name, value) }
+    }
+
     /// Changes a multiplier of one key. After an error the optimizer is not to be used.
     ///
     /// # Errors

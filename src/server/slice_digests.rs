@@ -94,7 +94,7 @@ impl SliceDigests {
         self.value = Some(digest);
         let pushes = std::mem::take(&mut self.pushes);
         let Some(log) = &self.options.log else { return };
-        let optimizer = optimizer_of(&handling.merger).filter(|_| self.options.all);
+        let optimizer = optimizer_of(handling.merger_of(slot.key)).filter(|_| self.options.all);
         let record = RoundRecord {
             key: slot.key.id(),
             round,

@@ -181,7 +181,7 @@ impl SliceQueue {
                 let closed = match state.take_lost() {
                     Some(error) => Err(error),
                     None => self
-                        .check_whole(&handling.merger)
+                        .check_whole(handling.merger_of(self.slot.key))
                         .and_then(|()| state.close(of, by_tree, &handling)),
                 };
                 state.note_round(of.slot, round, closed.is_err(), &handling);

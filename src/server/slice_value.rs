@@ -173,7 +173,7 @@ impl SliceValue {
     ) -> Result<()> {
         let read = |bytes: &[u8]| match StateUpdate::read(bytes, of.slot)? {
             (StateUpdate::State, state) => {
-                let (merger, mut value) = (&handling.merger, of.slot.value.own());
+                let (merger, mut value) = (handling.merger_of(of.slot.key), of.slot.value.own());
                 let restored = slice_state::restore(of.slot, &mut value, state, merger, of.blocks);
                 if restored.is_ok() {
                     self.note_replacement();
@@ -275,10 +275,11 @@ impl SliceValue {
         let SliceContext { slot, blocks, .. } = of;
         let Some(last) = self.last.take() else { return self.close_tree(of, handling) };
         let sum = self.take_sum();
-        if let (Merger::Assign, None) = (&handling.merger, &sum) {
+        let merger = handling.merger_of(slot.key);
+        if let (Merger::Assign, None) = (merger, &sum) {
             return self.replace(of, last);
         }
-        self.take_back(of, !matches!(handling.merger, Merger::Assign))?;
+        self.take_back(of, !matches!(merger, Merger::Assign))?;
         let sum = match sum {
             // Adds the last contribution too; the merge rounds the sum once.
             Some(sum) if sum.dtype != slot.dtype => Some(fold(of, Some(sum), &last)?),
@@ -293,7 +294,7 @@ impl SliceValue {
                 Some(sum) if rounded => smallvec![sum],
                 so_far => so_far.into_iter().chain([newest]).collect(),
             };
-            merge(of, &values, &handling.merger)
+            merge(of, &values, merger)
         });
         if let Some(sum) = sum {
             blocks.give_back(sum.buffer);
@@ -311,7 +312,8 @@ impl SliceValue {
         // The merge adds two of them, unless it has to round the sum.
         let most = if dtype == slot.dtype { 2 } else { 1 };
         let mut subtrees = extras.tree.take(of, most)?;
-        let is_assigned = matches!(handling.merger, Merger::Assign);
+        let merger = handling.merger_of(slot.key);
+        let is_assigned = matches!(merger, Merger::Assign);
         if let ([Subtree::Arrived(_)], true, 2) = (&*subtrees, is_assigned, most)
             && let Some(Subtree::Arrived(only)) = subtrees.pop()
         {
@@ -319,10 +321,9 @@ impl SliceValue {
         }
         self.take_back(of, !is_assigned)?;
         let merged = match &*subtrees {
-            [only] => only.with(dtype, |only| merge(of, &[only], &handling.merger)),
-            [left, right] => left.with(dtype, |left| {
-                right.with(dtype, |right| merge(of, &[left, right], &handling.merger))
-            }),
+            [only] => only.with(dtype, |only| merge(of, &[only], merger)),
+            [left, right] => left
+                .with(dtype, |left| right.with(dtype, |right| merge(of, &[left, right], merger))),
             _ => Err(fail!(Internal, "a round of {} sums", subtrees.len())),
         };
         subtrees.into_iter().for_each(|it| it.give_back(blocks));
@@ -376,7 +377,7 @@ impl SliceValue {
             .iter()
             .map(|(position, ids, lent)| (*position, RowsOf { lent, shape: &shape, ids }));
         let order = if by_tree { SumOrder::Tree } else { SumOrder::Linear };
-        merge_rows(of, (dtype, order), pushed, &handling.merger)
+        merge_rows(of, (dtype, order), pushed, handling.merger_of(slot.key))
     }
 
     /// Makes the stored value exclusively owned again, for a change in place; `content` keeps the stored
@@ -422,11 +423,11 @@ impl SliceValue {
             Some((&WANT_ROWS, runs)) => rows_of(shared.bytes(), runs, slot, blocks),
             Some((&WANT_STATE, _)) => {
                 // State of an earlier rule is dropped: no later push reads it.
-                let merger = handling.map_or(&Merger::Assign, |it| &it.merger);
+                let merger = handling.map_or(&Merger::Assign, |it| it.merger_of(slot.key));
                 slice_state::encode(&slot.value.own(), shared.bytes(), merger, blocks)
             }
             Some((&WANT_DIGEST, _)) => {
-                let merger = handling.map_or(&Merger::Assign, |it| &it.merger);
+                let merger = handling.map_or(&Merger::Assign, |it| it.merger_of(slot.key));
                 let value = slot.value.own();
                 let states = state_runs(optimizer_of(merger), &value);
                 let known = self.digests.as_ref().and_then(|it| it.value());

@@ -461,6 +461,23 @@ impl Store {
         })
     }
 
+    /// Merges some keys by a rule of their own, for all pushes after this call, whatever the store has for
+    /// the others. Its names are those of [`Store::set_optimizer`], `none` for assignment, and `store`,
+    /// with which the keys merge as the others again. The keys need not exist yet.
+    ///
+    /// # Errors
+    /// `Option` for an unknown name or a bad value, `DtypeMismatch` if one of the keys holds elements that
+    /// the rule cannot change; nothing has changed then.
+    pub fn set_optimizer_for(&self, keys: &[Key], name: &str, params: &str) -> Result<()> {
+        self.enter(CallClass::Work, |local| {
+            log(Level::Debug, || format!("optimizer of {} keys {name} {params:?}", keys.len()));
+            match &self.remote {
+                Some(remote) => remote.set_optimizer_for(keys, name, params),
+                None => local.set_optimizer_for(keys, name, params),
+            }
+        })
+    }
+
     /// Changes an option of the optimizer, for all pushes after this call. Its state stays.
     ///
     /// # Errors
@@ -486,7 +503,7 @@ impl Store {
         let call = "set_key_hyperparameter";
         self.enter(CallClass::Work, |local| match &self.remote {
             Some(remote) => remote.set_key_hyperparameter(key, name, value),
-            None => local.change_optimizer(call, |it| it.with_key(key, name, value)),
+            None => local.set_key_option(call, key, name, value),
         })
     }
 

@@ -293,7 +293,7 @@ impl WorkerStore {
     fn check_messages_of(&self, call: &str, after: &Handling) -> Result<()> {
         let slots = self.local.keys.table.slots();
         let sizes = slots.iter().map(|slot| (slot.key, slot.dtype, slot.count));
-        self.check_messages(call, after.merger.measures_whole_keys(), after, sizes)
+        self.check_messages(call, after.measures_whole_keys(), after, sizes)
     }
 
     /// Splits the keys of a removal into existing ones and those that all workers have removed.
@@ -381,7 +381,7 @@ impl WorkerStore {
         collective: &mut Collective,
     ) -> Result<()> {
         let call = collective.call;
-        let before = self.keep_whole_for(&after.merger);
+        let before = self.keep_whole_for(&after);
         let (set, told) = self.propose(fields, collective);
         let set = match set {
             Ok(()) => self.local.change_handling(|handling| *handling = after, |_| Ok(())),
@@ -619,6 +619,12 @@ impl JobMember for WorkerStore {
     fn set_optimizer(&self, name: &str, params: &str) -> Result<()> {
         let (name, params) = (name.into(), params.into());
         self.change("set_optimizer", &Change::Optimizer { name, params })
+    }
+
+    fn set_optimizer_for(&self, keys: &[Key], name: &str, params: &str) -> Result<()> {
+        let keys = keys.iter().map(|key| key.id()).collect();
+        let (name, params) = (name.into(), params.into());
+        self.change("set_optimizer_for", &Change::KeyOptimizer { keys, name, params })
     }
 
     fn set_hyperparameter(&self, name: &str, value: f64) -> Result<()> {

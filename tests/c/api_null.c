@@ -44,6 +44,7 @@ static void without_a_store(void) {
     CHECK_REFUSED(kv_key_device(NULL, key, &(kv_device){KV_CPU, 0}));
     CHECK_REFUSED(kv_keys(NULL, NULL, 0, &size));
     CHECK_REFUSED(kv_digest(NULL, NULL, NULL, 0));
+    CHECK_REFUSED(kv_set_optimizer_for(NULL, NULL, 0, "sgd", NULL));
     CHECK_REFUSED(kv_init(NULL, &key, &tensor, 1));
     CHECK_REFUSED(kv_init(NULL, NULL, NULL, 0));
     CHECK_REFUSED(kv_push(NULL, &key, &tensor, 1, 0, NULL));
@@ -88,6 +89,7 @@ static void without_a_place_for_the_answer(kv_store *store) {
     CHECK_REFUSED(kv_stream((kv_device){KV_CUDA, 0}, NULL));
     CHECK_REFUSED(kv_keys(store, keys, 4, NULL));
     CHECK_REFUSED(kv_digest(store, NULL, &(kv_key_digest){0, 0, 0}, 1));
+    CHECK_REFUSED(kv_set_optimizer_for(store, NULL, 1, "sgd", NULL));
     CHECK_REFUSED(kv_digest(store, &(kv_key){1}, NULL, 1));
     CHECK_REFUSED(kv_keys(store, NULL, 4, &(size_t){0}));
     CHECK_REFUSED(kv_stats(store, NULL, 100, NULL));
@@ -100,6 +102,7 @@ static void without_a_text(kv_store *store) {
     CHECK_REFUSED(kv_intern(store, NULL, &key));
     CHECK_REFUSED(kv_save(store, NULL));
     CHECK_REFUSED(kv_load(store, NULL));
+    CHECK_REFUSED(kv_set_optimizer_for(store, &key, 1, NULL, NULL));
     CHECK(untouched == store && key == 5);
     kv_set_callback_error(NULL);
 }

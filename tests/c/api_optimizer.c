@@ -215,6 +215,72 @@ static void without_an_optimizer_there_is_nothing_to_change(const char *type) {
     kv_free(store);
 }
 
+/* Weights under one rule, an embedding under another, a counter of integers under none. */
+static void single_keys_have_rules_of_their_own(const char *type) {
+    kv_store *store = open_store(type);
+    const kv_key weight = 1, other = 2, counter = 3, unknown = 9;
+    const kv_key own[] = {other, counter};
+    CHECK_STATUS(kv_set_optimizer(store, "sgd", "learning_rate=0.5"), KV_OK);
+    /* Before the keys are there; twice in a list is once. */
+    CHECK_STATUS(kv_set_optimizer_for(store, own, 2, "NONE", ""), KV_OK);
+    init_float(store, weight, 1);
+    init_float(store, other, 1);
+    init_number(store, counter, 10);
+    push_float(store, weight, 1);
+    push_float(store, other, 7);
+    CHECK_STATUS(push_number(store, counter, 4), KV_OK);
+    CHECK(is_near(pull_float(store, weight), 0.5));
+    CHECK(pull_float(store, other) == 7);
+    CHECK(pull_number(store, counter) == 4);
+
+    CHECK_STATUS(kv_set_optimizer_for(store, (kv_key[]){other, unknown, other}, 3, "sgd",
+                                      "learning_rate=0.25,momentum=0.5"),
+                 KV_OK);
+    push_float(store, other, 1);
+    push_float(store, other, 1);
+    CHECK(is_near(pull_float(store, other), 7 - 0.25 - 0.375));
+    /* An option of the key's own rule, whose state stays; the store's is as it was. */
+    CHECK_STATUS(kv_set_key_hyperparameter(store, other, "learning_rate", 0.5), KV_OK);
+    CHECK_STATUS(kv_set_key_hyperparameter(store, other, "lr_mult", 2), KV_OK);
+    push_float(store, other, 1);
+    CHECK(is_near(pull_float(store, other), 7 - 0.25 - 0.375 - (0.1875 + 1)));
+    CHECK_STATUS(kv_set_hyperparameter(store, "learning_rate", 0.25), KV_OK);
+    push_float(store, weight, 1);
+    CHECK(is_near(pull_float(store, weight), 0.25));
+    CHECK_REFUSED(kv_set_key_hyperparameter(store, counter, "lr_mult", 2), KV_ERR_INVALID_ARGUMENT,
+                  "the key has no optimizer");
+
+    /* An updater is for the keys without a rule of their own. */
+    CHECK_STATUS(kv_set_updater(store, add_number, NULL, NULL), KV_OK);
+    CHECK_STATUS(push_number(store, counter, 5), KV_OK);
+    CHECK(pull_number(store, counter) == 5);
+    CHECK_STATUS(kv_set_optimizer_for(store, &counter, 1, "store", NULL), KV_OK);
+    CHECK_STATUS(push_number(store, counter, 5), KV_OK);
+    CHECK(pull_number(store, counter) == 10);
+    kv_free(store);
+}
+
+static void refused_rules_of_keys_change_nothing(const char *type) {
+    kv_store *store = open_store(type);
+    const kv_key keys[] = {1, 3};
+    init_float(store, 1, 1);
+    init_number(store, 3, 10);
+    CHECK_REFUSED(kv_set_optimizer_for(store, keys, 2, "adam", NULL), KV_ERR_DTYPE_MISMATCH,
+                  "set_optimizer_for: key 3 is int64[]: the optimizer adam cannot change int64");
+    CHECK_REFUSED(kv_set_optimizer_for(store, keys, 1, "adm", NULL), KV_ERR_OPTION,
+                  "did you mean adam?");
+    CHECK_REFUSED(kv_set_optimizer_for(store, keys, 1, "sgd", "wd=-1"), KV_ERR_OPTION,
+                  "set_optimizer_for: optimizer sgd: wd is -1");
+    CHECK_REFUSED(kv_set_optimizer_for(store, keys, 1, "none", "wd=1"), KV_ERR_OPTION,
+                  "none takes no options");
+    CHECK_REFUSED(kv_set_optimizer_for(store, keys, 1, "Store", "wd=1"), KV_ERR_OPTION,
+                  "store takes no options");
+    CHECK_STATUS(kv_set_optimizer_for(store, NULL, 0, "sgd", NULL), KV_OK);
+    push_float(store, 1, 5);
+    CHECK(pull_float(store, 1) == 5);
+    kv_free(store);
+}
+
 static void integers_are_refused(const char *type) {
     kv_store *store = open_store(type);
     init_number(store, 3, 10);
@@ -273,6 +339,8 @@ int main(void) {
         steps_are_those_of_the_formula(STORE_TYPES[i]);
         defaults_need_no_list(STORE_TYPES[i]);
         single_keys_have_multipliers(STORE_TYPES[i]);
+        single_keys_have_rules_of_their_own(STORE_TYPES[i]);
+        refused_rules_of_keys_change_nothing(STORE_TYPES[i]);
         schedules_follow_the_count_of_a_key(STORE_TYPES[i]);
         refused_calls_change_nothing(STORE_TYPES[i]);
         without_an_optimizer_there_is_nothing_to_change(STORE_TYPES[i]);

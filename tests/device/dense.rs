@@ -76,6 +76,11 @@ impl Twins {
         self.peer.set_optimizer(name, params).unwrap();
     }
 
+    pub fn set_optimizer_for(&self, keys: &[u64], name: &str, params: &str) {
+        self.store.set_optimizer_for(keys, name, params).unwrap();
+        self.peer.set_optimizer_for(keys, name, params).unwrap();
+    }
+
     /// Saves both stores, compares the files, and loads one into both.
     pub fn save_and_load(&self) {
         let path = |of: &str| {

@@ -47,6 +47,31 @@ fn rules_have_the_bits_of_host_memory() {
     }
 }
 
+#[test]
+fn rules_of_single_keys_have_the_bits_of_host_memory() {
+    if !is_child("rules::rules_of_single_keys_have_the_bits_of_host_memory", &[]) {
+        return;
+    }
+    gpu::start(0);
+    let mut twins = Twins::new("device", 31);
+    twins.what = "rules of single keys".into();
+    let shape: &[i64] = &[3, 29];
+    let keys: Vec<_> = (1..=6).map(|key| (key, DType::F32, shape)).collect();
+    twins.set_optimizer_for(&[2, 5], "adam", "learning_rate=0.1");
+    twins.set_optimizer_for(&[3], "none", "");
+    keys.iter().for_each(|(key, dtype, shape)| twins.init(*key, *dtype, shape));
+    twins.set_optimizer("sgd", "learning_rate=0.2,momentum=0.9");
+    for values in 1..=3 {
+        twins.call(Call::PushPull, &keys, values, 1);
+    }
+    twins.set_optimizer_for(&[6], "lamb", "wd=0.1");
+    twins.set_optimizer_for(&[2], "store", "");
+    twins.call(Call::Push, &keys, 2, 0);
+    twins.call(Call::Pull, &keys, 0, 1);
+    twins.save_and_load();
+    twins.call(Call::PushPull, &keys, 2, 1);
+}
+
 /// Keys of several blocks of a norm, and rows of several tiles and of several chunks.
 #[test]
 fn norms_of_long_keys_and_rows_have_the_bits_of_host_memory() {

@@ -122,6 +122,9 @@ declare! {
     ) -> i32;
     fn kv_remove(store: Handle, keys: *const u64, count: usize) -> i32;
     fn kv_set_optimizer(store: Handle, name: *const c_char, params: *const c_char) -> i32;
+    fn kv_set_optimizer_for(
+        store: Handle, keys: *const u64, count: usize, name: *const c_char, params: *const c_char
+    ) -> i32;
     fn kv_set_updater(
         store: Handle, updater: Updater, context: Handle, drop: *const c_void
     ) -> i32;
@@ -301,6 +304,12 @@ impl Store {
 
     pub fn set_optimizer(&self, name: &str, params: &str) -> Outcome {
         check(kv_set_optimizer(self.0, text(name).as_ptr(), text(params).as_ptr()))
+    }
+
+    pub fn set_optimizer_for(&self, keys: &[u64], name: &str, params: &str) -> Outcome {
+        let (name, params) = (text(name), text(params));
+        let (keys, count) = (keys.as_ptr(), keys.len());
+        check(kv_set_optimizer_for(self.0, keys, count, name.as_ptr(), params.as_ptr()))
     }
 
     /// Merges on the GPU: the first half of the sum becomes that of the value. Fails behind that for

@@ -27,6 +27,7 @@ mod faults;
 mod golden;
 mod ignored;
 mod job;
+mod key_rules;
 mod keys;
 mod lists;
 mod other_build;

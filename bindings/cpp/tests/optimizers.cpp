@@ -40,6 +40,23 @@ void a_sum_goes_through_the_rule() {
     CHECK(pulled(store, "w") == 0.5);
 }
 
+void single_keys_have_rules_of_their_own() {
+    kv::Store store = opened("w");
+    const Doubles ones(3, 1.0);
+    const Doubles gradient(3, 0.5);
+    store.init(7, kv::view(ones));
+    store.set_optimizer("sgd", "learning_rate=0.25");
+    store.set_optimizer_for({7, "unknown"}, "none");
+    store.push("w", kv::view(gradient));
+    store.push(7, kv::view(gradient));
+    CHECK(pulled(store, "w") == 0.875);
+    CHECK(pulled(store, 7) == 0.5);
+    store.set_optimizer_for(7, "sgd", {{"learning_rate", 0.5}});
+    store.set_key_hyperparameter(7, "learning_rate", 1);
+    store.push(7, kv::view(gradient));
+    CHECK(pulled(store, 7) == 0);
+}
+
 // f32 keys calculate in float, and this file is not built for instructions that fuse operations.
 void momentum_is_kept_from_push_to_push() {
     const Floats start{1.0F, -2.0F, 0.1F};
@@ -192,6 +209,7 @@ void an_optimizer_takes_the_place_of_an_updater() {
 int main() {
     return run("optimizers", [] {
         a_sum_goes_through_the_rule();
+    single_keys_have_rules_of_their_own();
         momentum_is_kept_from_push_to_push();
         every_form_of_the_options_means_the_same();
         numbers_arrive_unchanged_in_any_locale();

@@ -99,6 +99,7 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "kv_on_done": (c_void_p, c_uint64, Done, c_void_p, Drop),
     "kv_set_updater": (c_void_p, Updater, c_void_p, Drop),
     "kv_set_optimizer": (c_void_p, c_char_p, c_char_p),
+    "kv_set_optimizer_for": (c_void_p, c_void_p, c_size_t, c_char_p, c_char_p),
     "kv_set_hyperparameter": (c_void_p, c_char_p, c_double),
     "kv_set_key_hyperparameter": (c_void_p, c_uint64, c_char_p, c_double),
     "kv_set_compression": (c_void_p, c_char_p, c_char_p),

@@ -390,13 +390,31 @@ class KVStore(_native.Store, Unique):
         options = c_text("the list of options", params_text(params))
         check(library.kv_set_optimizer(self._open().pointer, rule, options))
 
+    def set_optimizer_for(self, key: Keys, name: str, /, **params: Param) -> None:
+        """Gives a key, or each of a list, a rule of its own, from the next push on.
+
+        The name is one of set_optimizer(); or "none": a push replaces what is stored; or "store":
+        the keys merge as all others again. They need not be there yet. set_hyperparameter() with
+        the key changes an option of its rule.
+
+        >>> kv.set_optimizer_for("embedding.weight", "adagrad", learning_rate=0.1)
+        >>> kv.set_optimizer_for(["bn1.num_batches_tracked", "bn1.running_mean"], "none")
+        """
+        handle = self._open()
+        numbers = [handle.number_of(each) for each in keys_of(key)]
+        keys = (c_uint64 * len(numbers))(*numbers)
+        rule = c_text("the name of an optimizer", name)
+        options = c_text("the list of options", params_text(params))
+        check(library.kv_set_optimizer_for(handle.pointer, keys, len(numbers), rule, options))
+
     def set_hyperparameter(
         self, name: str, value: SupportsFloat, key: Optional[Key] = None
     ) -> None:
         """Changes an option of the optimizer, from the next push on; the rule forgets nothing.
 
         With `key` it changes what the learning rate ("lr_mult") or the weight decay ("wd_mult") of
-        this key is multiplied by. The key need not be there yet.
+        this key is multiplied by, or an option of the rule that the key has of its own. The key
+        need not be there yet.
 
         >>> kv.set_hyperparameter("learning_rate", 0.01)
         >>> kv.set_hyperparameter("wd_mult", 0, key="fc1.bias")

@@ -366,3 +366,25 @@ def test_an_optimizer_takes_the_place_of_an_updater(kv):
     assert push() == -1
     gc.collect()
     assert follow() is None
+
+
+def test_single_keys_have_rules_of_their_own(kv):
+    kv.init(["w", "e", "counter"], [np.ones(3), np.ones(3), np.zeros(3, np.int64)])
+    kv.set_optimizer_for("counter", "none")
+    kv.set_optimizer("sgd", learning_rate=0.25)
+    kv.set_optimizer_for(["e", "unknown"], "sgd", learning_rate=0.5)
+    kv.set_hyperparameter("learning_rate", 1, key="e")
+    kv.push({"w": np.full(3, 0.5), "e": np.full(3, 0.5), "counter": np.full(3, 7, np.int64)})
+    out = {"w": np.empty(3), "e": np.empty(3), "counter": np.empty(3, np.int64)}
+    kv.pull(out=out)
+    assert {name: list(array) for name, array in out.items()} == {
+        "w": [0.875] * 3, "e": [0.5] * 3, "counter": [7] * 3,
+    }  # fmt: skip
+    kv.set_optimizer_for("e", "store")
+    kv.push("e", np.full(3, 2.0))
+    kv.pull("e", out=out["e"])
+    assert list(out["e"]) == [0] * 3
+    with pytest.raises(kvstore.OptionError, match="did you mean sgd"):
+        kv.set_optimizer_for("e", "sdg")
+    with pytest.raises(kvstore.DtypeMismatchError, match="counter"):
+        kv.set_optimizer_for("counter", "adam")

@@ -118,7 +118,7 @@ impl Applier {
     ) -> Result<()> {
         // With an updater only around the arithmetic: the user's code runs in the user's
         // floating-point state.
-        let ours = !matches!(handling.merger, Merger::Updater(_));
+        let ours = !handling.has_updater();
         let mut tally = CallTally::default();
         #[cfg(feature = "cuda")]
         if !plan.queues.is_empty() {
@@ -211,13 +211,16 @@ impl Applier {
             return Ok(KeyEnd::Elsewhere);
         }
         tally.add(&CallTally::of(push.values.len(), push.outs.len(), push.slot.bytes()));
-        tally.updater_calls += u64::from(matches!(handling.merger, Merger::Updater(_)));
+        let merger = handling.merger_of(push.slot.key);
+        let by_updater = matches!(merger, Merger::Updater(_));
+        tally.updater_calls += u64::from(by_updater);
+        let _floats = (handling.has_updater() && !by_updater).then(DefaultFloats::enter);
         let pushed = self.contributions(push, handling);
         let finished = if let Some(codec) = handling.codec_of(push.slot.dtype) {
-            self.push_compressed(push, codec, &handling.merger, &mut value)?
+            self.push_compressed(push, codec, merger, &mut value)?
         } else {
             value.residuals = None;
-            self.merge(push, &handling.merger, &mut value, None)?
+            self.merge(push, merger, &mut value, None)?
         };
         value.merges += 1;
         self.log_round(push.slot, handling, &value, pushed);

@@ -16,6 +16,7 @@ use crate::local::plan::RowsOf;
 use crate::local::plan::{RowLists, refuse_rows};
 use crate::local::table::{Slot, Value};
 use crate::optim::Optimizer;
+use crate::sys::DefaultFloats;
 #[cfg(feature = "dist")]
 use crate::tensor::Buffer;
 use crate::tensor::{Array, Lent};
@@ -70,8 +71,11 @@ impl Applier {
             .and_then(|mut value| {
                 self.check_here(call, slot, &value)?;
                 tally.add(&CallTally::sum((values.len(), total), (0, 0)));
-                tally.updater_calls += u64::from(matches!(handling.merger, Merger::Updater(_)));
-                let finished = self.merge_rows(push, &sums, &mut value, &handling.merger)?;
+                let merger = handling.merger_of(slot.key);
+                let by_updater = matches!(merger, Merger::Updater(_));
+                tally.updater_calls += u64::from(by_updater);
+                let _floats = (handling.has_updater() && !by_updater).then(DefaultFloats::enter);
+                let finished = self.merge_rows(push, &sums, &mut value, merger)?;
                 value.merges += 1;
                 self.log_round(push.slot, handling, &value, None);
                 Ok(finished)

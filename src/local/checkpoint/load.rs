@@ -1,16 +1,17 @@
 //! Loads a checkpoint into a store: the whole file is read and checked before anything changes.
 
+use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 
 use super::super::Local;
 use super::super::apply::CallLimits;
 use super::super::lock::WriteGuard;
-use super::super::merger::Merger;
+use super::super::merger::{KeyRules, Merger, rule_of_keys};
 use super::super::table::{Slot, Value};
 use super::{
-    CODEC, CODEC_OPTIONS, FileRules, KeyParts, MASTER, OPTIMIZER, OPTIONS, PREFIX, RESIDUAL, STATE,
-    WORKERS, add_key, add_numbers, at_file, check_byte_order,
+    CODEC, CODEC_OPTIONS, FileRules, KeyParts, MASTER, OPTIMIZER, OPTIONS, PREFIX, RESIDUAL, RULE,
+    STATE, WORKERS, add_key, add_numbers, at_file, check_byte_order,
 };
 use crate::checkpoint::{FileHeader, FileReader, KeyName, TensorEntry, split_part};
 use crate::codec::{Codec, Residuals};
@@ -63,7 +64,7 @@ impl Local {
     /// The values are locked first: while this waits for one, it holds neither the table nor the
     /// handling, and calls on other keys go on.
     fn put(&self, loaded: &mut Loaded, limits: CallLimits<'_>) -> Result<bool> {
-        let Loaded { rules: FileRules { optimizer, codec, .. }, slots, names } = loaded;
+        let Loaded { rules: FileRules { optimizer, keys, codec, .. }, slots, names } = loaded;
         let known: Vec<_> = slots.iter().map(|slot| self.keys.table.get(slot.key)).collect();
         for (known, slot) in known.iter().zip(&*slots) {
             known.as_ref().map_or(Ok(()), |known| self.alike(known, slot))?;
@@ -77,6 +78,10 @@ impl Local {
             |handling| {
                 if let Some(optimizer) = optimizer {
                     handling.merger = Merger::Optimizer(Arc::clone(optimizer));
+                }
+                // A file with rules has those of all its keys.
+                if optimizer.is_some() || !keys.is_empty() {
+                    handling.rules = keys.clone();
                 }
                 handling.codec = codec.clone().or_else(|| handling.codec.take());
             },
@@ -169,9 +174,9 @@ impl Loaded {
         let mut reader = FileReader::open(path)?;
         let mut names = Vec::new();
         let header = reader.header();
-        let optimizer = optimizer_of(&header, &mut names)?.map(Arc::new);
+        let (optimizer, keys) = rules_of(&header, &mut names)?;
         let codec = codec_of(&header)?.map(Arc::new);
-        let rules = FileRules { optimizer, codec, workers: workers_of(&header)? };
+        let rules = FileRules { optimizer, keys, codec, workers: workers_of(&header)? };
         let found = keys_of(&header.entries, &rules)?;
         let mut slots = Vec::with_capacity(found.len());
         for found in found {
@@ -208,29 +213,56 @@ fn workers_of(header: &FileHeader) -> Result<usize> {
     workers.ok_or_else(|| fail!(Corrupt, "its header is damaged: {text:?} workers"))
 }
 
-/// The optimizer of a file, with the multipliers of single keys. Adds the names of these.
-fn optimizer_of(header: &FileHeader, names: &mut Vec<String>) -> Result<Option<Optimizer>> {
-    let Some(name) = header.texts.get(OPTIMIZER) else { return Ok(None) };
-    let options = header.texts.get(OPTIONS).map_or("", String::as_str);
+/// The optimizer of a file, and the rules of single keys, with their multipliers. Adds the names of these.
+fn rules_of(
+    header: &FileHeader,
+    names: &mut Vec<String>,
+) -> Result<(Option<Arc<Optimizer>>, KeyRules)> {
     let foreign = |error: Error| {
         let why = error.message();
         fail!(Unsupported, "its optimizer is not one of this library: {why}; use a newer library")
     };
-    let mut optimizer = Optimizer::new(name, options).map_err(foreign)?;
-    for (name, text) in &header.texts {
-        let Some((option, key)) = name.strip_prefix(PREFIX).and_then(|it| it.split_once(':'))
-        else {
-            continue;
-        };
-        let (Some(key), Ok(value)) = (KeyName::parse(key), text.parse()) else {
-            return Err(fail!(Corrupt, "its header is damaged: {name:?} is {text:?}"));
-        };
+    let options = header.texts.get(OPTIONS).map_or("", String::as_str);
+    let of_store = header.texts.get(OPTIMIZER).map(|name| Optimizer::new(name, options));
+    let mut of_store = of_store.transpose().map_err(foreign)?;
+    let mut of_keys = HashMap::new();
+    let texts = texts_of_keys(header)?;
+    for &(what, key, text) in &texts {
         if let KeyName::Text(name) = key {
             names.push(checked(name)?.to_owned());
         }
-        optimizer.set_key(key_of(key), option, value).map_err(foreign)?;
+        if what == RULE {
+            let (name, options) = text.split_once(' ').unwrap_or((text, ""));
+            let merger = rule_of_keys(name, options).map_err(foreign)?;
+            of_keys.extend(merger.map(|merger| (key_of(key), merger)));
+        }
     }
-    Ok(Some(optimizer))
+    for (option, key, text) in texts.into_iter().filter(|(what, ..)| *what != RULE) {
+        let damaged = || fail!(Corrupt, "its header is damaged: {option:?} is {text:?}");
+        let (key, value) = (key_of(key), text.parse().map_err(|_| damaged())?);
+        let optimizer = match of_keys.get_mut(&key) {
+            Some(Merger::Optimizer(optimizer)) => Some(Arc::make_mut(optimizer)),
+            Some(_) => None,
+            None => of_store.as_mut(),
+        };
+        optimizer.ok_or_else(damaged)?.set_key(key, option, value).map_err(foreign)?;
+    }
+    Ok((of_store.map(Arc::new), KeyRules::from(of_keys)))
+}
+
+/// The texts of single keys in a header: what they are, the key, and the text.
+fn texts_of_keys(header: &FileHeader) -> Result<Vec<(&str, KeyName<'_>, &str)>> {
+    let mut found = Vec::new();
+    for (name, text) in &header.texts {
+        let Some((what, key)) = name.strip_prefix(PREFIX).and_then(|it| it.split_once(':')) else {
+            continue;
+        };
+        let key = KeyName::parse(key);
+        let key =
+            key.ok_or_else(|| fail!(Corrupt, "its header is damaged: {name:?} is {text:?}"))?;
+        found.push((what, key, text.as_str()));
+    }
+    Ok(found)
 }
 
 /// The keys of a file whose tensors are exactly those that [`Local::save`] would write for them.
@@ -323,7 +355,7 @@ fn fill(found: LoadedKey<'_>, rules: &FileRules, reader: &mut FileReader) -> Res
     let (array, count) = (Array::of(&buffer, slot.dtype), slot.count);
     let (stored, kept) = (Stored { array, count, rows: slot.rows() }, kept.unwrap_or_default());
     let mut read = |bytes: &mut [u8]| reader.tensor(bytes);
-    let state = rules.optimizer.as_ref().map(|it| it.restore(&stored, kept, &mut read));
+    let state = rules.optimizer_of(slot.key).map(|it| it.restore(&stored, kept, &mut read));
     let state = state.transpose()?;
     let restore =
         |it: &Arc<Codec>| Residuals::restore(it, residuals, count, buffer.as_ptr(), &mut read);
@@ -339,7 +371,7 @@ fn read_numbers(slots: &mut [Slot], rules: &FileRules, reader: &mut FileReader) 
         let mut bytes = vec![0; slots.len() * each * size_of::<u64>()];
         reader.tensor(&mut bytes).map(|()| bytes)
     };
-    let numbers = rules.optimizer.as_ref().map(|_| Ok([read(1)?, read(1)?])).transpose()?;
+    let numbers = rules.optimizes().then(|| Ok([read(1)?, read(1)?])).transpose()?;
     let rounds = rules.codec.as_ref().map(|_| read(rules.workers)).transpose()?;
     if let Some([updates, carried]) = numbers {
         let (updates, carried) = (updates.as_chunks().0, carried.as_chunks().0);

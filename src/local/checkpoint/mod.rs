@@ -10,10 +10,12 @@ mod save;
 use std::path::Path;
 use std::sync::Arc;
 
+use super::merger::{KeyRules, Merger};
 use super::table::Slot;
 use crate::checkpoint::{FileHeader, KeyName, part_name};
 use crate::codec::Codec;
 use crate::error::{Error, Result, fail};
+use crate::key::Key;
 use crate::optim::{KeptArrays, Optimizer};
 use crate::tensor::DType;
 
@@ -25,8 +27,10 @@ const CODEC: &str = "kvstore.codec";
 const CODEC_OPTIONS: &str = "kvstore.codec_options";
 /// The number of workers with residuals, if not one.
 const WORKERS: &str = "kvstore.workers";
-/// Begins the names of texts that are multipliers: `kvstore.lr_mult:NAME`.
+/// Begins the names of texts of single keys, of multipliers and of rules: `kvstore.lr_mult:NAME`.
 const PREFIX: &str = "kvstore.";
+/// The rule of a single key with its options: `kvstore.rule:NAME`; assignment is `none`.
+const RULE: &str = "rule";
 
 /// Begins the parts that are arrays of state: `state.0`.
 const STATE: &str = "state.";
@@ -43,12 +47,24 @@ const ROUNDS: (&str, DType) = ("#rounds", DType::I64);
 /// How pushes merge, as far as files record it.
 struct FileRules {
     optimizer: Option<Arc<Optimizer>>,
+    /// Rules of single keys.
+    keys: KeyRules,
     codec: Option<Arc<Codec>>,
     /// With more than one, each of them has a residual of the sum of its values.
     workers: usize,
 }
 
 impl FileRules {
+    /// The optimizer of a key.
+    fn optimizer_of(&self, key: Key) -> Option<&Arc<Optimizer>> {
+        self.keys.get(key).map_or(self.optimizer.as_ref(), Merger::optimizer)
+    }
+
+    /// Whether keys may have state.
+    fn optimizes(&self) -> bool {
+        self.optimizer.is_some() || self.keys.iter().any(|(_, it)| it.optimizer().is_some())
+    }
+
     /// The part of a codec's residual, by its place among those of its key.
     fn residual(&self, at: usize) -> String {
         let (worker, value) = if self.workers > 1 { (at, 0) } else { (0, at) };
@@ -74,7 +90,7 @@ fn add_key(
     parts: KeyParts,
 ) {
     header.add(name.to_string(), slot.dtype, &slot.shape);
-    if let (Some(optimizer), Some(kept)) = (&rules.optimizer, parts.kept) {
+    if let (Some(optimizer), Some(kept)) = (rules.optimizer_of(slot.key), parts.kept) {
         let full = slot.dtype.full();
         let shape = optimizer.state_shape(&slot.shape, slot.rows());
         for at in 0..kept.states {
@@ -94,7 +110,7 @@ fn add_key(
 /// Adds the tensors with one number for each of so many keys.
 fn add_numbers(header: &mut FileHeader, rules: &FileRules, keys: usize) {
     let mut shape = vec![keys.cast_signed() as i64];
-    if rules.optimizer.is_some() {
+    if rules.optimizes() {
         NUMBERS.iter().for_each(|(name, dtype)| header.add((*name).to_owned(), *dtype, &shape));
     }
     if rules.codec.is_some() {

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use super::super::Local;
 use super::super::apply::CallLimits;
-use super::super::merger::Merger;
+use super::super::merger::Handling;
 use super::super::table::{Slot, Value};
 use super::{
-    CODEC, CODEC_OPTIONS, FileRules, KeyParts, OPTIMIZER, OPTIONS, PREFIX, VERSION, WORKERS,
+    CODEC, CODEC_OPTIONS, FileRules, KeyParts, OPTIMIZER, OPTIONS, PREFIX, RULE, VERSION, WORKERS,
     add_key, add_numbers, at_file, check_byte_order,
 };
 use crate::checkpoint::{FileHeader, FileWriter, KeyName};
@@ -65,7 +65,7 @@ impl Local {
         let (mut updates, mut carried, mut rounds) = (Vec::new(), Vec::new(), Vec::new());
         for SavedKey { slot, parts } in &snapshot.keys {
             let value = self.applier.look("save", slot, limits)?;
-            if value.is_removed() || snapshot.parts(&value) != *parts {
+            if value.is_removed() || snapshot.parts(slot, &value) != *parts {
                 return Ok(false);
             }
             let state = value.state.as_ref().filter(|_| parts.kept.is_some());
@@ -85,8 +85,7 @@ impl Local {
                 rounds.extend(round.copied().unwrap_or(0).to_le_bytes());
             }
         }
-        let FileRules { optimizer, codec, .. } = &snapshot.rules;
-        let (optimizes, compresses) = (optimizer.is_some(), codec.is_some());
+        let (optimizes, compresses) = (snapshot.rules.optimizes(), snapshot.rules.codec.is_some());
         let numbers = [(optimizes, updates), (optimizes, carried), (compresses, rounds)];
         let mut numbers = numbers.iter().filter(|(wanted, _)| *wanted);
         numbers
@@ -123,15 +122,13 @@ impl Local {
 
     fn snapshot(&self, workers: usize, limits: CallLimits<'_>) -> Result<Snapshot> {
         let handling = self.handling.read().clone();
-        let optimizer = match &handling.merger {
-            Merger::Optimizer(optimizer) => Some(Arc::clone(optimizer)),
-            Merger::Assign | Merger::Updater(_) => None,
-        };
-        let rules = FileRules { optimizer, codec: handling.codec, workers };
+        let optimizer = handling.merger.optimizer().cloned();
+        let Handling { rules: keys, codec, .. } = handling;
+        let rules = FileRules { optimizer, keys, codec, workers };
         let mut snapshot = Snapshot { rules, keys: Vec::new() };
         for slot in self.keys.table.slots() {
             let value = self.applier.look("save", &slot, limits)?;
-            let (removed, parts) = (value.is_removed(), snapshot.parts(&value));
+            let (removed, parts) = (value.is_removed(), snapshot.parts(&slot, &value));
             drop(value);
             if !removed {
                 snapshot.keys.push(SavedKey { slot, parts });
@@ -142,8 +139,8 @@ impl Local {
 }
 
 impl Snapshot {
-    fn parts(&self, value: &Value) -> KeyParts {
-        let optimizer = self.rules.optimizer.as_ref();
+    fn parts(&self, slot: &Slot, value: &Value) -> KeyParts {
+        let optimizer = self.rules.optimizer_of(slot.key);
         let kept = optimizer.and_then(|it| it.kept(value.state.as_ref()));
         #[cfg(feature = "cuda")]
         let kept = kept.map(|kept| value.device.as_ref().map_or(kept, |memory| memory.kept()));
@@ -164,9 +161,16 @@ impl Snapshot {
         if let Some(optimizer) = &self.rules.optimizer {
             say(OPTIMIZER.to_owned(), optimizer.name().to_owned());
             say(OPTIONS.to_owned(), optimizer.options_text());
-            for (key, option, value) in optimizer.multipliers() {
-                let name = with_name(names, key, |name| format!("{PREFIX}{option}:{name}"));
-                say(name, value.to_string());
+            let of_store = optimizer.multipliers().into_iter();
+            for (key, option, value) in of_store.filter(|it| self.rules.keys.get(it.0).is_none()) {
+                say(text_name(names, option, key), value.to_string());
+            }
+        }
+        for (key, merger) in self.rules.keys.iter() {
+            say(text_name(names, RULE, key), merger.saved_text());
+            let multipliers = merger.optimizer().map(|it| it.multipliers()).unwrap_or_default();
+            for (_, option, value) in multipliers.into_iter().filter(|it| it.0 == key) {
+                say(text_name(names, option, key), value.to_string());
             }
         }
         if let Some(codec) = &self.rules.codec {
@@ -184,6 +188,11 @@ impl Snapshot {
         add_numbers(&mut header, &self.rules, self.keys.len());
         header
     }
+}
+
+/// The name of a text of a single key.
+fn text_name(names: &KeyNames, what: &str, key: Key) -> String {
+    with_name(names, key, |name| format!("{PREFIX}{what}:{name}"))
 }
 
 /// Calls `work` with a key as files name it. A name that is not interned here is its number.

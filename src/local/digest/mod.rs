@@ -31,7 +31,7 @@ impl Local {
     }
 
     fn digest_of(&self, slot: &Slot, limits: CallLimits<'_>) -> Result<KeyDigest> {
-        let merger = self.handling.read().merger.clone();
+        let merger = self.handling.read().merger_of(slot.key).clone();
         let value = self.applier.lock_shared("digest", slot, limits)?;
         let copies = self.copies("digest", slot, &value, limits)?;
         let is_elsewhere = !copies.is_empty();
@@ -136,7 +136,7 @@ impl Applier {
     ) {
         let Some(log) = self.digests.get() else { return };
         let whole = slot.bytes() as u64;
-        let optimizer = optimizer_of(&handling.merger).filter(|_| log.all);
+        let optimizer = optimizer_of(handling.merger_of(slot.key)).filter(|_| log.all);
         let record = RoundRecord {
             key: slot.key.id(),
             round: value.merges,

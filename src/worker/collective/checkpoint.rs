@@ -64,7 +64,7 @@ impl WorkerStore {
             };
             let (before, after) = (before.clone(), after.clone());
             let rules = Change::Rules(SavedRules::of(&after));
-            self.keep_whole_for(&after.merger);
+            self.keep_whole_for(&after);
             self.local.change_handling(|handling| *handling = after, |_| Ok(()))?;
             let result = self
                 .announce(&Announcement::Rules {}, collective)
@@ -135,7 +135,7 @@ impl WorkerStore {
                     let rules = Change::decode(&self.adopt_setting(leader, collective)?)?;
                     collective.step(|_, _| {
                         let after = rules.apply(&self.local.handling.read().clone())?;
-                        self.keep_whole_for(&after.merger);
+                        self.keep_whole_for(&after);
                         self.local.change_handling(|handling| *handling = after, |_| Ok(()))?;
                         self.unsent.lock().begin_anew();
                         Ok(())
@@ -215,7 +215,7 @@ impl WorkerStore {
         next(&mut whole.bytes_mut()[..slot.bytes()])?;
         let handling = self.local.handling.read().clone();
         let kept = head.and_then(|head| head.kept);
-        let state = match (&handling.merger, kept) {
+        let state = match (handling.merger_of(slot.key), kept) {
             (Merger::Optimizer(optimizer), Some(kept)) => {
                 let array = Array::of(&whole, slot.dtype);
                 let stored = Stored { array, count: slot.count, rows: slot.rows() };
@@ -267,7 +267,7 @@ impl WorkerStore {
         }
         let handling = self.local.handling.read().clone();
         let stored = &value.buffer.bytes()[..slot.bytes()];
-        let (head, arrays) = slice_state::parts(&value, stored, &handling.merger);
+        let (head, arrays) = slice_state::parts(&value, stored, handling.merger_of(slot.key));
         let total = place.spec.bytes().unwrap_or(0).max(1);
         let share = |array: &[u8], number: u64| {
             let bytes = array.len() as u128 * u128::from(number) / u128::from(total);

@@ -7,7 +7,7 @@ use super::{Announcement, Collective, StepResults};
 use crate::deadline::Deadline;
 use crate::error::{Result, fail};
 use crate::job::wanted::WANT_VALUE;
-use crate::local::merger::Merger;
+use crate::local::merger::Handling;
 use crate::local::table::Slot;
 use crate::runtime::Bytes;
 use crate::worker::WorkerStore;
@@ -20,8 +20,8 @@ impl WorkerStore {
     }
 
     /// Places new keys on a single server if a rule needs it; gives the previous setting.
-    pub(crate) fn keep_whole_for(&self, merger: &Merger) -> bool {
-        std::mem::replace(&mut *self.whole.lock(), merger.measures_whole_keys())
+    pub(crate) fn keep_whole_for(&self, handling: &Handling) -> bool {
+        std::mem::replace(&mut *self.whole.lock(), handling.measures_whole_keys())
     }
 
     /// Moves the keys that the leader announces to single servers. All workers call it, once a rule that

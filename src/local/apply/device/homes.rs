@@ -25,13 +25,15 @@ impl Applier {
         groups: &[KeyGroup],
         outs: &[PlannedOut],
     ) -> Result<()> {
-        let Handling { codec, merger, .. } = work.handling;
-        let works_here = codec.is_some() || matches!(merger, Merger::Updater(_));
+        let Handling { codec, .. } = work.handling;
         let DeviceAccess { keeps_values, budget, .. } = &self.devices;
-        if works_here || !keeps_values {
+        if codec.is_some() || !keeps_values {
             return Ok(());
         }
-        let is_here = |group: &&KeyGroup| group.slot.device().is_none() && group.slot.count > 0;
+        let is_here = |group: &&KeyGroup| {
+            let by_updater = matches!(work.handling.merger_of(group.slot.key), Merger::Updater(_));
+            group.slot.device().is_none() && group.slot.count > 0 && !by_updater
+        };
         let mut moving = groups.iter().filter(is_here).collect::<Vec<_>>();
         moving.sort_by_key(|group| Reverse(group.slot.bytes()));
         for group in moving {

@@ -10,7 +10,6 @@ use crate::device::Mark;
 use crate::error::Result;
 use crate::local::apply::{Applier, HostWork, KeyEnd, KeyPush};
 use crate::local::counters::CallTally;
-use crate::local::merger::Merger;
 use crate::local::plan::{KeyGroup, PlannedOut};
 use crate::local::table::Slot;
 use crate::sys::DefaultFloats;
@@ -158,7 +157,7 @@ impl Applier {
         slot: &Arc<Slot>,
         tally: &mut CallTally,
     ) -> Result<()> {
-        let ours = !matches!(work.handling.merger, Merger::Updater(_));
+        let ours = !work.handling.has_updater();
         let _floats = ours.then(DefaultFloats::enter);
         let finished = if push.values.is_empty() {
             self.pull(push, tally)?

@@ -198,7 +198,7 @@ impl Applier {
             memory.marks.order_writer(stream)?;
             let inputs = values.iter().map(|lent: &Lent| staging.value(slot, lent));
             let inputs = inputs.collect::<Result<Addresses>>()?;
-            if let Merger::Optimizer(optimizer) = &work.handling.merger {
+            if let Merger::Optimizer(optimizer) = work.handling.merger_of(slot.key) {
                 self.add_rule(push, optimizer, value, staging, (&inputs, &plain))?;
             } else {
                 let targets = std::iter::once(stored).chain(plain).collect::<Addresses>();

@@ -75,9 +75,12 @@ impl Applier {
             };
             let work = DeviceCall { queue: home.or(own.as_ref()).unwrap_or(queue), ..work };
             let _scope = work.queue.device.enter()?;
-            let is_kept = |group: &KeyGroup| group.slot.device().is_some();
-            for run in of_device.chunk_by(|a, b| is_kept(a) == is_kept(b)) {
-                if is_kept(&run[0]) {
+            let kind = |group: &KeyGroup| {
+                let is_kept = group.slot.device().is_some();
+                (is_kept, matches!(work.handling.merger_of(group.slot.key), Merger::Updater(_)))
+            };
+            for run in of_device.chunk_by(|a, b| kind(a) == kind(b)) {
+                if kind(&run[0]).0 {
                     self.run_kept_keys(&work, run, outs, tally)?;
                 } else {
                     self.run_host_keys(&work, run, outs, tally)?;
@@ -99,7 +102,7 @@ impl Applier {
         Ok(())
     }
 
-    /// Makes a call on keys on the device.
+    /// Makes a call on keys on the device, which all merge by an updater, or none.
     fn run_kept_keys(
         &self,
         work: &DeviceCall<'_>,
@@ -107,7 +110,7 @@ impl Applier {
         outs: &[PlannedOut],
         tally: &mut CallTally,
     ) -> Result<()> {
-        match &work.handling.merger {
+        match work.handling.merger_of(groups[0].slot.key) {
             Merger::Updater(updater) => self.run_updated_keys(work, groups, outs, updater, tally),
             _ => self.run_keys(work, groups, outs, tally),
         }
