@@ -7,7 +7,7 @@ OPTICKS := examples/data/opticks.txt.bz2
 LIBRARY := $(BUILD)/kvstore/libkvstore.so
 MAKEFLAGS += --no-print-directory
 
-.PHONY: help build stage stage-local python extension install header kernels check test test-long \
+.PHONY: help build stage stage-local python extension wheel install header kernels check test test-long \
 	bench bench-peers bench-python clean \
 	demo demo-cpp demo-go demo-python demo-rust demo-torch demo-embedding demo-gpu demo-dist demo-bits
 
@@ -33,6 +33,9 @@ stage-local:
 
 demo demo-cpp demo-go demo-python demo-torch demo-embedding demo-gpu: \
 	export KVSTORE_PREFIX := $(CURDIR)/build/stage-local
+
+wheel: ## make a Python wheel for every Linux with glibc 2.28 or newer, in dist/
+	@bash scripts/wheel.sh
 
 # Does not build what is there: root, who may run this, need not have cargo.
 install: ## install it into PREFIX (default /usr/local)
@@ -111,4 +114,4 @@ bench-python: python ## measure Python beside C, numpy, PyTorch and DeepSpeed
 	@bash scripts/bench_python.sh $(if $(QUICK),--quick)
 
 clean: ## remove everything that was built
-	rm -rf build target
+	rm -rf build dist target

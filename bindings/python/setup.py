@@ -1,6 +1,7 @@
-"""Puts the C library into the wheel, and names the wheel after the systems that can load it.
+"""Puts the C library and the program into the wheel, which is named after the systems that load them.
 
-The library is $KVSTORE_PREFIX/lib/libkvstore.so.0, or else the one in build/stage of the project.
+They are $KVSTORE_PREFIX/lib/libkvstore.so.0 and $KVSTORE_PREFIX/bin/kvstore, or else those in
+build/stage of the project.
 The extension, the native half of the package, lies beside the package's sources. `make python`
 builds both.
 """
@@ -26,9 +27,16 @@ def built(path: Path) -> Path:
     return path
 
 
+def prefix() -> Path:
+    return Path(os.environ.get("KVSTORE_PREFIX") or HERE.parents[1] / "build" / "stage")
+
+
 def library() -> Path:
-    prefix = os.environ.get("KVSTORE_PREFIX") or HERE.parents[1] / "build" / "stage"
-    return built(Path(prefix) / "lib" / SONAME)
+    return built(prefix() / "lib" / SONAME)
+
+
+def program() -> Path:
+    return built(prefix() / "bin" / "kvstore")
 
 
 def extension() -> Path:
@@ -44,14 +52,19 @@ class BuildWithLibrary(build_py):
         shutil.copyfile(extension(), package / EXTENSION)
         (package / "lib").mkdir(parents=True, exist_ok=True)
         shutil.copyfile(library(), package / "lib" / SONAME)
+        (package / "bin").mkdir(parents=True, exist_ok=True)
+        # With its permissions: an installer makes executable what is so in the wheel.
+        shutil.copy(program(), package / "bin" / "kvstore")
 
 
 class WheelOfTheStableAbi(bdist_wheel):
     """One wheel for a system: the extension keeps to the stable ABI of Python 3.9."""
 
     def get_tag(self) -> tuple[str, str, str]:
-        code = library().read_bytes() + extension().read_bytes()
-        glibc = max(int(minor) for minor in re.findall(rb"GLIBC_2\.(\d+)", code))
+        files = (library(), extension(), program())
+        code = b"".join(file.read_bytes() for file in files)
+        # The least that any tag of manylinux names for a wheel of Python 3.9 is 17.
+        glibc = max(17, *(int(minor) for minor in re.findall(rb"GLIBC_2\.(\d+)", code)))
         return "cp39", "abi3", f"manylinux_2_{glibc}_{platform.machine()}"
 
 

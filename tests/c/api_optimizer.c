@@ -268,7 +268,7 @@ static void refused_rules_of_keys_change_nothing(const char *type) {
     CHECK_REFUSED(kv_set_optimizer_for(store, keys, 2, "adam", NULL), KV_ERR_DTYPE_MISMATCH,
                   "set_optimizer_for: key 3 is int64[]: the optimizer adam cannot change int64");
     CHECK_REFUSED(kv_set_optimizer_for(store, keys, 1, "adm", NULL), KV_ERR_OPTION,
-                  "did you mean adam?");
+                  "did you mean adam or");
     CHECK_REFUSED(kv_set_optimizer_for(store, keys, 1, "sgd", "wd=-1"), KV_ERR_OPTION,
                   "set_optimizer_for: optimizer sgd: wd is -1");
     CHECK_REFUSED(kv_set_optimizer_for(store, keys, 1, "none", "wd=1"), KV_ERR_OPTION,

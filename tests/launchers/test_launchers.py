@@ -8,6 +8,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -43,8 +44,13 @@ class Launcher:
 
     def __init__(self, command, **variables):
         self.command, self.variables = command, variables
+        # Removed with this object.
+        self.folders = []
 
     def start(self, count, arguments, **more):
+        # Open MPI: two mpiruns that begin at once fail at making one folder.
+        self.folders.append(tempfile.TemporaryDirectory(prefix="kv-ompi-"))
+        more["OMPI_MCA_orte_tmpdir_base"] = self.folders[-1].name
         return subprocess.Popen(
             [*self.command, str(count), *map(str, arguments)],
             env=environment(**self.variables, **more),

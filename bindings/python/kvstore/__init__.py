@@ -33,6 +33,8 @@ See `help(kvstore.KVStore)` for the forms that keys and arrays may take.
 
 from __future__ import annotations
 
+from pathlib import Path as _Path
+
 from . import _library
 from ._callbacks import set_logger
 from ._errors import (
@@ -68,6 +70,7 @@ from ._errors import (
     TimeoutError,
     UnsupportedError,
 )
+from ._foreign import warn_of_foreign as _warn_of_foreign
 from ._lent import DeviceArray
 from ._store import KeyDigest, KeyInfo, KVStore, capable, create
 from ._streams import set_stream, stream
@@ -118,6 +121,8 @@ __all__ = [
     "set_stream",
     "stream",
 ]
+
+_warn_of_foreign(_Path(__file__).parent)
 
 for _name in __all__:
     # Tracebacks and help() show the public place of each name.

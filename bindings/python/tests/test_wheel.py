@@ -47,7 +47,7 @@ def wheel(tmp_path_factory):
 
 
 def test_the_wheel_fits_every_python_and_names_its_systems(wheel):
-    assert re.fullmatch(r"kvstore-[\d.]+-cp39-abi3-manylinux_2_\d+_\w+\.whl", wheel.name)
+    assert re.fullmatch(r"libkvstore-[\d.]+-cp39-abi3-manylinux_2_\d+_\w+\.whl", wheel.name)
 
 
 def test_the_wheel_carries_the_library_the_extension_and_the_types(wheel):
@@ -63,13 +63,69 @@ def test_the_wheel_carries_the_library_the_extension_and_the_types(wheel):
     assert not [name for name in names if "test" in name]
 
 
-def test_the_installed_wheel_runs_the_tutorial(wheel, tmp_path):
-    home = tmp_path / "environment"
+def install(wheel, folder):
+    """The interpreter of a new environment that has nothing but the wheel."""
+    home = folder / "environment"
     venv.create(home, with_pip=False, symlinks=True)
     python = home / "bin" / "python"
-    run(
-        sys.executable, "-m", "pip", "--python", python, "install", "--no-deps", "--no-index", wheel
+    run(sys.executable, "-m", "pip", "--python", python, "install", "--no-index", wheel)
+    return python
+
+
+def test_the_tag_is_that_of_the_newest_symbol_it_needs(wheel):
+    files = ("lib/libkvstore.so.0", "_native.abi3.so", "bin/kvstore")
+    with zipfile.ZipFile(wheel) as archive:
+        code = [archive.read(f"kvstore/{name}") for name in files]
+    minors = [int(minor) for each in code for minor in re.findall(rb"GLIBC_2\.(\d+)", each)]
+    assert f"-manylinux_2_{max(minors)}_" in wheel.name
+
+
+JOB = """
+import kvstore
+with kvstore.create("dist_sync") as kv:
+    print(kv.rank, kv.num_workers)
+"""
+
+
+def test_the_installed_wheel_has_the_program_and_starts_a_job(wheel, tmp_path):
+    python = install(wheel, tmp_path)
+    (tmp_path / "train.py").write_text(JOB)
+    job = ("run", "-n", "2", "--", python, tmp_path / "train.py")
+    # Nothing else is in the path, and nothing of this tree in the environment.
+    empty = {"cwd": tmp_path, "env": {}}
+    for command in ((python.with_name("kvstore"),), (python, "-m", "kvstore")):
+        assert run(*command, "--version", **empty).startswith("kvstore ")
+        said = run(*command, *job, **empty)
+        lines = sorted(line.split("|")[-1].strip() for line in said.splitlines())
+        assert lines == ["0 2", "1 2"], said
+
+
+def test_a_foreign_package_of_the_same_name_is_told(wheel, tmp_path):
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path)
+    program = (sys.executable, "-c", "import kvstore")
+    environment = {"PYTHONPATH": str(tmp_path)}
+    assert run(*program, env=environment) == ""
+    (tmp_path / "kvstore-0.1.1.dist-info").mkdir()
+    warned = subprocess.run(program, env=environment, capture_output=True, text=True, check=True)
+    assert "kvstore of another project" in warned.stderr
+    assert "pip uninstall kvstore" in warned.stderr
+
+
+def test_a_missing_program_says_what_to_do(wheel, tmp_path):
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path)
+    (tmp_path / "kvstore" / "bin" / "kvstore").unlink()
+    environment = {"PYTHONPATH": str(tmp_path)}
+    missing = subprocess.run(
+        (sys.executable, "-m", "kvstore"), env=environment, capture_output=True, text=True
     )
+    assert missing.returncode == 1
+    assert "is missing or cannot be executed; install the package libkvstore" in missing.stderr
+
+
+def test_the_installed_wheel_runs_the_tutorial(wheel, tmp_path):
+    python = install(wheel, tmp_path)
     site = Path(run(python, "-c", "import site; print(site.getsitepackages()[0])").strip())
     # numpy from here: there need not be a package index.
     (site / "numpy.pth").write_text(f"{Path(np.__file__).parents[1]}\n")

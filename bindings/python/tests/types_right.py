@@ -129,6 +129,8 @@ def settings(kv: kvstore.KVStore) -> None:
     kv.set_updater(None)
     kv.set_optimizer("adam", learning_rate=1e-3, multi_precision=True, wd=None)
     kv.set_optimizer("sgd", lr=np.float32(0.1))
+    kv.set_optimizer_for(["weight", 1], "sgd", lr=np.float32(0.1))
+    kv.set_optimizer_for(["weight", 1], "store")
     kv.set_hyperparameter("learning_rate", 1)
     kv.set_hyperparameter("wd_mult", np.float32(0.5), key="weight")
     kv.set_hyperparameter("lr_mult", 0.5, key=1)
