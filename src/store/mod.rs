@@ -6,11 +6,12 @@ mod devices;
 mod done;
 #[cfg(feature = "dist")]
 mod embedded;
+mod keys;
 mod lending;
 #[cfg(feature = "dist")]
 mod open;
+mod settings;
 
-use std::ffi::c_char;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -33,17 +34,14 @@ pub(crate) use open::read_setting;
 
 use crate::config::{Config, Settings};
 use crate::deadline::Deadline;
-use crate::digest::KeyDigest;
 use crate::error::{Error, Result, fail};
 use crate::interrupt;
-use crate::key::{Key, KeyInfo};
 use crate::log::{Level, log};
 use crate::panics;
 use crate::reentry::{self, CallbackKind};
 use crate::role::Role;
 use crate::spans;
 use crate::sys;
-use crate::tensor::{Tensor, TensorMut};
 
 /// States of a store that a call accepts besides open.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -314,71 +312,6 @@ impl Store {
         self.enter(CallClass::Work, |_| self.remote.as_ref().map_or(Ok(()), |it| it.done()))
     }
 
-    /// Key of a name; the store keeps the name.
-    ///
-    /// # Errors
-    /// `NameCollision` if another name of this store has the same hash.
-    pub fn intern(&self, name: &str) -> Result<Key> {
-        self.enter(CallClass::Now, |local| local.keys.names.intern(name))
-    }
-
-    /// The name that a key was interned with.
-    ///
-    /// # Errors
-    /// `KeyNotFound` for an integer key, and for a name that was not interned in this store.
-    pub fn key_name(&self, key: Key) -> Result<String> {
-        self.enter(CallClass::Look, |local| {
-            let name = local.keys.names.with(key, |name| name.to_string_lossy().into_owned());
-            name.ok_or_else(|| no_name(key))
-        })
-    }
-
-    /// The name of a key as a C string that lives as long as the store.
-    pub(crate) fn name_ptr(&self, key: Key) -> Result<*const c_char> {
-        self.enter(CallClass::Look, |local| {
-            local.keys.names.with(key, std::ffi::CStr::as_ptr).ok_or_else(|| no_name(key))
-        })
-    }
-
-    /// A key's element type and shape.
-    ///
-    /// # Errors
-    /// `KeyNotFound`.
-    pub fn key_info(&self, key: impl Into<Key>) -> Result<KeyInfo> {
-        let key = key.into();
-        if let Some(remote) = &self.remote
-            && self.callback().is_none()
-        {
-            self.enter(CallClass::Look, |_| remote.look_up("key_info", key))?;
-        }
-        self.enter(CallClass::Look, |local| match local.keys.table.get(key) {
-            Some(slot) => Ok(KeyInfo { dtype: slot.dtype, shape: slot.shape.as_slice().into() }),
-            None => {
-                Err(fail!(KeyNotFound, "key_info: {} is not there", local.keys.names.label(key)))
-            }
-        })
-    }
-
-    /// The initialised keys: integers ascending, then names in order of their init.
-    pub fn keys(&self) -> Result<Vec<Key>> {
-        self.enter(CallClass::Now, |local| {
-            Ok(local.keys.table.slots().iter().map(|slot| slot.key).collect())
-        })
-    }
-
-    /// Round and digests of each key: what this thread's earlier pushes have made of it, at one moment between
-    /// two rounds. docs/semantics.md defines the digests; equal bits have equal ones, however they were merged.
-    ///
-    /// # Errors
-    /// `KeyNotFound`; `Timeout` if a key stays in use, or in a job a worker's push is missing.
-    pub fn digest(&self, keys: &[Key]) -> Result<Vec<KeyDigest>> {
-        let _span = spans::enter!("digest", keys = keys.len());
-        self.enter(CallClass::Work, |local| match &self.remote {
-            Some(remote) => remote.digest(keys),
-            None => local.digest(keys),
-        })
-    }
-
     pub(crate) fn wait_ticket(&self, ticket: u64, deadline: Deadline) -> Result<()> {
         let _span = spans::enter!("wait", ticket);
         if self.callback() == Some(CallbackKind::Done) {
@@ -406,125 +339,6 @@ impl Store {
     pub fn wait_all(&self, deadline: impl Into<Deadline>) -> Result<()> {
         let _span = spans::enter!("wait_all");
         self.enter(CallClass::End, |local| local.tickets.wait_all(deadline.into()))
-    }
-
-    /// Sets the function that merges sums into stored values, for all pushes after this call.
-    ///
-    /// It may run concurrently for different keys, never for one. An error or a panic makes the
-    /// push fail as `Callback`.
-    pub fn set_updater(
-        &self,
-        updater: impl Fn(Key, &Tensor<'_>, &mut TensorMut<'_>) -> std::result::Result<(), UpdaterError>
-        + Send
-        + Sync
-        + 'static,
-    ) -> Result<()> {
-        self.install_updater(Some(Updater::new(updater)))
-    }
-
-    /// Removes the updater: pushes replace the stored value again, as in a new store.
-    pub fn clear_updater(&self) -> Result<()> {
-        self.install_updater(None)
-    }
-
-    pub(crate) fn install_updater(&self, updater: Option<Updater>) -> Result<()> {
-        self.enter(CallClass::Work, |local| {
-            log(Level::Debug, || {
-                format!("updater {}", if updater.is_some() { "set" } else { "cleared" })
-            });
-            if let Some(remote) = &self.remote
-                && !remote.updates()?
-            {
-                return Ok(());
-            }
-            local.set_merger(updater.map_or(Merger::Assign, |it| Merger::Updater(Arc::new(it))));
-            Ok(())
-        })
-    }
-
-    /// Merges by a rule of the library, for all pushes after this call: a name, and options as
-    /// `name=value,...`; docs/optimizers.md lists them.
-    ///
-    /// A key's state is made by its first push, in the key's shape. It is replaced with the
-    /// optimizer.
-    ///
-    /// # Errors
-    /// `Option` for an unknown name or a bad value, `DtypeMismatch` if a key holds integers;
-    /// nothing has changed then.
-    pub fn set_optimizer(&self, name: &str, params: &str) -> Result<()> {
-        self.enter(CallClass::Work, |local| {
-            log(Level::Debug, || format!("optimizer {name} {params:?}"));
-            match &self.remote {
-                Some(remote) => remote.set_optimizer(name, params),
-                None => local.set_optimizer(name, params),
-            }
-        })
-    }
-
-    /// Merges some keys by a rule of their own, for all pushes after this call, whatever the store has for
-    /// the others. Its names are those of [`Store::set_optimizer`], `none` for assignment, and `store`,
-    /// with which the keys merge as the others again. The keys need not exist yet.
-    ///
-    /// # Errors
-    /// `Option` for an unknown name or a bad value, `DtypeMismatch` if one of the keys holds elements that
-    /// the rule cannot change; nothing has changed then.
-    pub fn set_optimizer_for(&self, keys: &[Key], name: &str, params: &str) -> Result<()> {
-        self.enter(CallClass::Work, |local| {
-            log(Level::Debug, || format!("optimizer of {} keys {name} {params:?}", keys.len()));
-            match &self.remote {
-                Some(remote) => remote.set_optimizer_for(keys, name, params),
-                None => local.set_optimizer_for(keys, name, params),
-            }
-        })
-    }
-
-    /// Changes an option of the optimizer, for all pushes after this call. Its state stays.
-    ///
-    /// # Errors
-    /// `Option` for an unknown name or a bad value, `InvalidArgument` if no optimizer is set.
-    pub fn set_hyperparameter(&self, name: &str, value: f64) -> Result<()> {
-        self.enter(CallClass::Work, |local| match &self.remote {
-            Some(remote) => remote.set_hyperparameter(name, value),
-            None => local.change_optimizer("set_hyperparameter", |it| it.with(name, value)),
-        })
-    }
-
-    /// Changes the multiplier of the learning rate (`lr_mult`) or of the weight decay (`wd_mult`) of one key.
-    ///
-    /// # Errors
-    /// As [`Store::set_hyperparameter`].
-    pub fn set_key_hyperparameter(
-        &self,
-        key: impl Into<Key>,
-        name: &str,
-        value: f64,
-    ) -> Result<()> {
-        let key = key.into();
-        let call = "set_key_hyperparameter";
-        self.enter(CallClass::Work, |local| match &self.remote {
-            Some(remote) => remote.set_key_hyperparameter(key, name, value),
-            None => local.set_key_option(call, key, name, value),
-        })
-    }
-
-    /// Encodes and decodes each value of every push after this call with a codec, as workers and servers do;
-    /// the sum is that of the decoded values. A name, and options as `name=value,...`; docs/compression.md
-    /// lists them. `none` turns compression off.
-    ///
-    /// The residual of a key's pushes (also called: error feedback) is added to its later ones, until another
-    /// codec is set.
-    ///
-    /// # Errors
-    /// `Option` for an unknown name or a bad value, `DtypeMismatch` if a key holds floats that the
-    /// codec does not take; nothing has changed then.
-    pub fn set_compression(&self, name: &str, params: &str) -> Result<()> {
-        self.enter(CallClass::Work, |local| {
-            log(Level::Debug, || format!("compression {name} {params:?}"));
-            match &self.remote {
-                Some(remote) => remote.set_compression(name, params),
-                None => local.set_compression(name, params),
-            }
-        })
     }
 
     /// Counters and settings as one JSON object.
@@ -651,8 +465,4 @@ impl fmt::Debug for Store {
 
 fn closed() -> crate::Error {
     fail!(Closed, "the store has been closed; open a new one")
-}
-
-fn no_name(key: Key) -> crate::Error {
-    fail!(KeyNotFound, "key_name: key {} was not interned in this store", key.id())
 }

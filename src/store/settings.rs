@@ -1,0 +1,130 @@
+//! How pushes merge (also called: merge policy, hyperparameters): updaters, optimizers, compression.
+
+use std::sync::Arc;
+
+use super::{CallClass, Merger, Store, Updater, UpdaterError};
+use crate::error::Result;
+use crate::key::Key;
+use crate::log::{Level, log};
+use crate::tensor::{Tensor, TensorMut};
+
+impl Store {
+    /// Sets the function that merges sums into stored values, for all pushes after this call.
+    ///
+    /// It may run concurrently for different keys, never for one. An error or a panic makes the
+    /// push fail as `Callback`.
+    pub fn set_updater(
+        &self,
+        updater: impl Fn(Key, &Tensor<'_>, &mut TensorMut<'_>) -> std::result::Result<(), UpdaterError>
+        + Send
+        + Sync
+        + 'static,
+    ) -> Result<()> {
+        self.install_updater(Some(Updater::new(updater)))
+    }
+
+    /// Removes the updater: pushes replace the stored value again, as in a new store.
+    pub fn clear_updater(&self) -> Result<()> {
+        self.install_updater(None)
+    }
+
+    pub(crate) fn install_updater(&self, updater: Option<Updater>) -> Result<()> {
+        self.enter(CallClass::Work, |local| {
+            log(Level::Debug, || {
+                format!("updater {}", if updater.is_some() { "set" } else { "cleared" })
+            });
+            if let Some(remote) = &self.remote
+                && !remote.updates()?
+            {
+                return Ok(());
+            }
+            local.set_merger(updater.map_or(Merger::Assign, |it| Merger::Updater(Arc::new(it))));
+            Ok(())
+        })
+    }
+
+    /// Merges by a rule of the library, for all pushes after this call: a name, and options as
+    /// `name=value,...`; docs/optimizers.md lists them.
+    ///
+    /// A key's state is made by its first push, in the key's shape. It is replaced with the
+    /// optimizer.
+    ///
+    /// # Errors
+    /// `Option` for an unknown name or a bad value, `DtypeMismatch` if a key holds integers;
+    /// nothing has changed then.
+    pub fn set_optimizer(&self, name: &str, params: &str) -> Result<()> {
+        self.enter(CallClass::Work, |local| {
+            log(Level::Debug, || format!("optimizer {name} {params:?}"));
+            match &self.remote {
+                Some(remote) => remote.set_optimizer(name, params),
+                None => local.set_optimizer(name, params),
+            }
+        })
+    }
+
+    /// Merges some keys by a rule of their own, for all pushes after this call, whatever the store has for
+    /// the others. Its names are those of [`Store::set_optimizer`], `none` for assignment, and `store`,
+    /// with which the keys merge as the others again. The keys need not exist yet.
+    ///
+    /// # Errors
+    /// `Option` for an unknown name or a bad value, `DtypeMismatch` if one of the keys holds elements that
+    /// the rule cannot change; nothing has changed then.
+    pub fn set_optimizer_for(&self, keys: &[Key], name: &str, params: &str) -> Result<()> {
+        self.enter(CallClass::Work, |local| {
+            log(Level::Debug, || format!("optimizer of {} keys {name} {params:?}", keys.len()));
+            match &self.remote {
+                Some(remote) => remote.set_optimizer_for(keys, name, params),
+                None => local.set_optimizer_for(keys, name, params),
+            }
+        })
+    }
+
+    /// Changes an option of the optimizer, for all pushes after this call. Its state stays.
+    ///
+    /// # Errors
+    /// `Option` for an unknown name or a bad value, `InvalidArgument` if no optimizer is set.
+    pub fn set_hyperparameter(&self, name: &str, value: f64) -> Result<()> {
+        self.enter(CallClass::Work, |local| match &self.remote {
+            Some(remote) => remote.set_hyperparameter(name, value),
+            None => local.change_optimizer("set_hyperparameter", |it| it.with(name, value)),
+        })
+    }
+
+    /// Changes the multiplier of the learning rate (`lr_mult`) or of the weight decay (`wd_mult`) of one key.
+    ///
+    /// # Errors
+    /// As [`Store::set_hyperparameter`].
+    pub fn set_key_hyperparameter(
+        &self,
+        key: impl Into<Key>,
+        name: &str,
+        value: f64,
+    ) -> Result<()> {
+        let key = key.into();
+        let call = "set_key_hyperparameter";
+        self.enter(CallClass::Work, |local| match &self.remote {
+            Some(remote) => remote.set_key_hyperparameter(key, name, value),
+            None => local.set_key_option(call, key, name, value),
+        })
+    }
+
+    /// Encodes and decodes each value of every push after this call with a codec, as workers and servers do;
+    /// the sum is that of the decoded values. A name, and options as `name=value,...`; docs/compression.md
+    /// lists them. `none` turns compression off.
+    ///
+    /// The residual of a key's pushes (also called: error feedback) is added to its later ones, until another
+    /// codec is set.
+    ///
+    /// # Errors
+    /// `Option` for an unknown name or a bad value, `DtypeMismatch` if a key holds floats that the
+    /// codec does not take; nothing has changed then.
+    pub fn set_compression(&self, name: &str, params: &str) -> Result<()> {
+        self.enter(CallClass::Work, |local| {
+            log(Level::Debug, || format!("compression {name} {params:?}"));
+            match &self.remote {
+                Some(remote) => remote.set_compression(name, params),
+                None => local.set_compression(name, params),
+            }
+        })
+    }
+}
