@@ -114,6 +114,11 @@ suite_checks() {
     cargo clippy -p libkvstore-python -- -D warnings
   run "rust documentation" count_status env RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --quiet
   run "go format" count_status bash -c '! gofmt -l bindings/go examples/go tests/install/go | grep .'
+  if "$python" -c 'import tomllib' 2>/dev/null; then
+    run "supply chain" count_status "$python" scripts/supply_chain.py check
+  else
+    leave_out "supply chain" "Python 3.11 not installed"
+  fi
   if command -v ruff >/dev/null; then
     run "python lints" count_status ruff check bindings/python examples/python
   else
@@ -226,7 +231,7 @@ suite_python() {
   # The driver of tests with arrays in GPU memory.
   run "stand-in driver" count_step cargo build --quiet -p cuda-stand-in
   run "pytest" count_pytest "$python" -m pytest -q -rs bindings/python/tests tests/k8s \
-    tests/launchers
+    tests/launchers tests/packages
   while read -r reason; do
     leave_out "some of pytest" "$reason"
   done < <(sed -nE 's/^SKIPPED \[[0-9]+\] [^ ]+ //p' "$logs/pytest.log" | sort -u)

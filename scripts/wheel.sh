@@ -39,6 +39,7 @@ strip --strip-unneeded -o "$prefix/lib/libkvstore.so.0" "$built/release/libkvsto
 strip --strip-unneeded -o "$prefix/bin/kvstore" "$built/release/kvstore"
 cp -R bindings/python "$source"
 rm -rf "$source"/{build,dist,tests,*.egg-info}
+"$python" scripts/supply_chain.py licences "$source/kvstore/THIRD-PARTY-LICENSES.txt"
 strip --strip-unneeded -o "$source/kvstore/_native.abi3.so" "$built/extension/lib_native.so"
 KVSTORE_PREFIX=$root/$prefix "$tools/bin/python" -m pip --disable-pip-version-check wheel \
   --quiet --no-build-isolation --no-deps --wheel-dir dist "$source"

@@ -1,5 +1,5 @@
 //! Rules of single keys: each key of such a store has the bits of a store in which its rule is the only one.
-#![allow(clippy::cast_precision_loss, reason = "small numbers converted")]
+#![allow(clippy::cast_possible_truncation, clippy::cast_precision_loss, reason = "small numbers")]
 #![allow(clippy::unwrap_used, reason = "a failed test")]
 
 use std::path::PathBuf;
