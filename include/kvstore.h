@@ -1375,16 +1375,22 @@ kv_status kv_save(struct kv_store *store,
  * options and state: training goes on as if it had not stopped. Without one, what is set stays,
  * and the loaded keys start anew under it.
  *
+ * A file of safetensors that another program has written has values only, under names: floats become
+ * those of the keys that are there, what is set stays, and the loaded keys start anew under it. A
+ * path that ends with `.json` is the index of such files, as Hugging Face writes it.
+ *
  * @param path  as for kv_save(); a symbolic link is followed.
  * @return `KV_ERR_IO`; `KV_ERR_CORRUPT` for a file that is cut off or altered (the message says
- *         where); `KV_ERR_UNSUPPORTED` for one of another program or of a later version;
+ *         where); `KV_ERR_UNSUPPORTED` for one of a later version, or with a dtype that no key can
+ *         have;
  *         `KV_ERR_SHAPE_MISMATCH`, `KV_ERR_DTYPE_MISMATCH` if a key of the store is another one,
  *         or cannot have the optimizer; `KV_ERR_NAME_COLLISION`, `KV_ERR_OUT_OF_MEMORY`,
  *         `KV_ERR_TIMEOUT`. The store is as it was.
  *
  * Threads: any. Blocks: until the file has been read, and for pending operations on its keys.
  */
-kv_status kv_load(struct kv_store *store, const char *path);
+kv_status kv_load(struct kv_store *store,
+                  const char *path);
 
 /**
  * Gives the text of this thread's last failed call: key, shapes, peer, and what to do.

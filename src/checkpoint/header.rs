@@ -20,6 +20,12 @@ const METADATA: &str = "__metadata__";
 /// Marks files of this library; its value is the version of what the tensors mean.
 const FORMAT: (&str, &str) = ("kvstore.format", "1");
 
+/// Dtypes of the format that no key can have.
+const OTHER_DTYPES: &[&str] = &[
+    "BOOL", "I16", "U16", "U32", "U64", "F4", "F6_E2M3", "F6_E3M2", "F8_E4M3", "F8_E5M2",
+    "F8_E8M0", "C64",
+];
+
 /// A tensor of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct TensorEntry {
@@ -135,14 +141,41 @@ impl FileHeader {
     /// Like [`FileHeader::parse`] without the file's size: places may lie behind the end of the
     /// file.
     pub(super) fn read(json: &[u8]) -> Result<Self> {
-        let raw: Raw = serde_json::from_slice(json)
-            .map_err(|error| fail!(Corrupt, "its header is damaged: {error}"))?;
+        let raw = Raw::parse(json)?;
         raw.check_format()?;
         let mut header = Self { texts: raw.texts, entries: Vec::with_capacity(raw.entries.len()) };
         for (name, entry) in raw.entries {
             header.accept(name, entry)?;
         }
         Ok(header)
+    }
+
+    /// The tensors of a file that another program has written, in the order of their bytes. None for a
+    /// checkpoint of this library, or what was one.
+    ///
+    /// # Errors
+    /// `Corrupt`; `Unsupported` for a dtype that no key can have.
+    pub(super) fn parse_foreign(json: &[u8], data: u64) -> Result<Option<Vec<TensorEntry>>> {
+        let mut raw = Raw::parse(json)?;
+        let is_ours = raw.texts.contains_key(FORMAT.0)
+            || raw.entries.iter().any(|(name, _)| name == CHECKSUM);
+        if is_ours || raw.entries.is_empty() {
+            return Ok(None);
+        }
+        raw.entries.sort_by_key(|(_, entry)| entry.data_offsets);
+        let mut header = Self { texts: BTreeMap::new(), entries: Vec::new() };
+        for (name, entry) in raw.entries {
+            if OTHER_DTYPES.contains(&&*entry.dtype) {
+                let dtype = entry.dtype;
+                return Err(fail!(
+                    Unsupported,
+                    "its tensor {name:?} is {dtype}, and no key can hold that; write a file without it"
+                ));
+            }
+            header.accept(name, entry)?;
+        }
+        header.check_cover(data)?;
+        Ok(Some(header.entries))
     }
 
     /// Adds a tensor if its entry is consistent.
@@ -166,6 +199,19 @@ impl FileHeader {
 
     /// Refuses tensors that do not cover the file exactly, and a file without checksums.
     pub(super) fn check(&self, data: u64) -> Result<()> {
+        self.check_cover(data)?;
+        match self.entries.split_last() {
+            Some((last, others))
+                if last.name == CHECKSUM && last.bytes() == checksum_bytes(others.len()) =>
+            {
+                Ok(())
+            }
+            _ => Err(fail!(Corrupt, "its header is damaged: the last tensor must be {CHECKSUM}")),
+        }
+    }
+
+    /// Refuses tensors that do not cover the file exactly.
+    fn check_cover(&self, data: u64) -> Result<()> {
         let mut names = HashSet::with_capacity(self.entries.len());
         if let Some(twice) = self.entries.iter().find(|entry| !names.insert(&entry.name)) {
             return Err(fail!(
@@ -182,14 +228,7 @@ impl FileHeader {
                 self.end()
             ));
         }
-        match self.entries.split_last() {
-            Some((last, others))
-                if last.name == CHECKSUM && last.bytes() == checksum_bytes(others.len()) =>
-            {
-                Ok(())
-            }
-            _ => Err(fail!(Corrupt, "its header is damaged: the last tensor must be {CHECKSUM}")),
-        }
+        Ok(())
     }
 }
 
@@ -225,6 +264,11 @@ struct Raw {
 }
 
 impl Raw {
+    fn parse(json: &[u8]) -> Result<Self> {
+        serde_json::from_slice(json)
+            .map_err(|error| fail!(Corrupt, "its header is damaged: {error}"))
+    }
+
     /// Refuses files of other programs and of later versions.
     fn check_format(&self) -> Result<()> {
         let (format, version) = FORMAT;
@@ -239,8 +283,8 @@ impl Raw {
             }
             None => Err(fail!(
                 Unsupported,
-                "it is a file of safetensors without what a checkpoint needs; only files that a \
-                 store has saved can be loaded"
+                "it is a file of safetensors without what a checkpoint needs; `kv_load` takes its \
+                 values, if it has tensors"
             )),
         }
     }

@@ -5,6 +5,7 @@
 //! tensors in the header's order, without gaps. The last tensor has the checksums of everything
 //! before it. What the other tensors stand for is not known here.
 
+mod foreign;
 mod header;
 mod inspect;
 mod name;
@@ -12,6 +13,7 @@ mod reader;
 mod replacement;
 mod writer;
 
+pub(crate) use foreign::ForeignTensors;
 pub(crate) use header::{FileHeader, TensorEntry};
 pub use inspect::{InspectedTensor, Inspection, TensorState};
 pub(crate) use name::{KeyName, part_name, split_part};

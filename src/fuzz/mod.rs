@@ -121,10 +121,10 @@ pub fn credentials(data: &[u8]) {
 
 /// A file given as a checkpoint, unchanged and with valid checksums; read to its end, and loaded.
 pub fn checkpoint(data: &[u8]) {
-    open(data);
-    if let Some(data) = with_right_sums(data) {
-        open(&data);
-        with_file(&data, |path| {
+    let with_sums = with_right_sums(data);
+    for data in std::iter::once(data).chain(with_sums.as_deref()) {
+        open(data);
+        with_file(data, |path| {
             let config = Config::new().with("threads", "1");
             if let Ok(store) = config.and_then(|config| Store::open("local", &config)) {
                 let _ = store.load(path);

@@ -355,3 +355,30 @@ fn workers_that_are_not_done_save_and_load_without_the_first_rank() {
     });
     std::fs::remove_file(&file).unwrap();
 }
+
+#[test]
+fn a_file_of_another_program_gives_its_values_to_a_job() {
+    let file = path("foreign.safetensors");
+    let header = "{\"w\":{\"dtype\":\"F32\",\"shape\":[3],\"data_offsets\":[0,12]},\
+                  \"half\":{\"dtype\":\"BF16\",\"shape\":[2],\"data_offsets\":[12,16]}}";
+    let floats = [1.5f32, -2.0, 3.25];
+    let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+    bytes.extend_from_slice(header.as_bytes());
+    bytes.extend(floats.iter().flat_map(|it| it.to_le_bytes()));
+    bytes.extend([0x80u8, 0x3F, 0x00, 0xC0]);
+    std::fs::write(&file, bytes).unwrap();
+    let loaded = file.clone();
+    Job::new(2, 2).run(move |store, _| {
+        let [w, half] = ["w", "half"].map(|name| store.intern(name).unwrap());
+        store.set_optimizer("test", "").unwrap();
+        store.init(half, &[0.0f32; 2]).unwrap();
+        store.load(&loaded).unwrap();
+        let (mut of_w, mut of_half) = ([0.0f32; 3], [0.0f32; 2]);
+        store.push(w, &[1.0f32; 3]).unwrap();
+        store.pull(w, &mut of_w).unwrap();
+        store.pull(half, &mut of_half).unwrap();
+        assert_eq!(of_w, floats.map(|it| it + 2.0), "both ranks have added 1");
+        assert_eq!(of_half, [1.0, -2.0]);
+    });
+    std::fs::remove_file(&file).unwrap();
+}

@@ -509,6 +509,9 @@ class KVStore(_native.Store, Unique):
         `CorruptError` for a file that is cut off or altered, the store is as it was.
 
         >>> kv = kvstore.create("local")
+        A file of another program, or the index of several ("model.safetensors.index.json"), has
+        values only: they are taken by the names of the tensors.
+
         >>> kv.load("model.safetensors")
         """
         check(library.kv_load(self._open().pointer, c_path(path)))

@@ -1,5 +1,6 @@
 """Checkpoints: training that goes on, and files that the package safetensors reads."""
 
+import json
 import os
 import struct
 
@@ -153,9 +154,6 @@ def test_bad_files_are_refused(kv, tmp_path):
     path.write_bytes(good[:-12] + b"\1" + good[-11:])
     with pytest.raises(kvstore.CorruptError, match='tensor "#1" are altered'):
         kv.load(path)
-    safetensors.numpy.save_file({"1": np.ones(2)}, path)
-    with pytest.raises(kvstore.UnsupportedError, match="only files that a store has saved"):
-        kv.load(path)
     # One that another program has written again has lost its checksums.
     path.write_bytes(good)
     tensors = safetensors.numpy.load_file(path)
@@ -192,3 +190,158 @@ def test_a_load_drops_the_updater_if_the_file_has_an_optimizer(kv, tmp_path):
     kv.load(tmp_path / "file")
     kv.push(1, np.ones(2))
     assert pulled(kv, 1).tolist() == [-1, -1]
+
+
+def weights_of(shapes):
+    random = np.random.default_rng(5)
+    return {
+        name: random_array(random, np.dtype(dtype), shape)
+        for name, (dtype, shape) in shapes.items()
+    }
+
+
+SHAPES = {
+    "layer.weight": ("float32", (3, 4)),
+    "layer.bias": ("float16", (4,)),
+    "bn.num_batches_tracked": ("int64", ()),
+    "none": ("float64", (0, 2)),
+    "#odd name": ("uint8", (3,)),
+}
+
+
+def test_values_of_another_program_are_loaded_by_name(kv, tmp_path):
+    weights = weights_of(SHAPES)
+    safetensors.numpy.save_file(weights, tmp_path / "model.safetensors", {"format": "pt"})
+    kv.init(["layer.weight", 7], [np.zeros((3, 4), np.float32), np.ones(2)])
+    kv.set_optimizer_for("bn.num_batches_tracked", "none")
+    kv.set_optimizer_for("#odd name", "none")
+    kv.set_optimizer("sgd", learning_rate=0.5, momentum=0.5)
+    kv.push("layer.weight", np.ones((3, 4), np.float32))
+    kv.load(tmp_path / "model.safetensors")
+    assert kv.keys()[:2] == [7, "layer.weight"]
+    assert set(kv.keys()) == {7, *weights}
+    assert all(same_bits(pulled(kv, name), array) for name, array in weights.items())
+    assert list(pulled(kv, 7)) == [1, 1]
+    # The optimizer stays, and the momentum of before does not.
+    kv.push("layer.weight", np.ones((3, 4), np.float32))
+    expected = weights["layer.weight"] - np.float32(0.5)
+    assert same_bits(pulled(kv, "layer.weight"), expected)
+
+
+def test_floats_of_another_program_become_those_of_the_keys(kv, tmp_path):
+    exact = np.array([0.5, -3.25, 1e-3, 65504], np.float16)
+    precise = np.array([1 / 3, 1e-30, -2.5, 1e10])
+    safetensors.numpy.save_file({"a": exact, "b": precise}, tmp_path / "f.safetensors")
+    kv.init(["a", "b"], [np.zeros(4, np.float32), np.zeros(4, np.float32)])
+    kv.load(tmp_path / "f.safetensors")
+    assert same_bits(pulled(kv, "a"), exact.astype(np.float32))
+    assert same_bits(pulled(kv, "b"), precise.astype(np.float32))
+    kv.init("c", np.zeros(4, np.int32))
+    safetensors.numpy.save_file({"c": exact}, tmp_path / "g.safetensors")
+    with pytest.raises(kvstore.DtypeMismatchError, match='"c" is float16.4. in the file, int32'):
+        kv.load(tmp_path / "g.safetensors")
+
+
+def write(path, header, data=b"", announced=None):
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", announced or len(text)) + text + data)
+    return path
+
+
+def entry(dtype, shape, start, end):
+    return {"dtype": dtype, "shape": shape, "data_offsets": [start, end]}
+
+
+def test_bfloat16_and_any_order_of_the_header(kv, tmp_path):
+    bits = np.array([0x3F80, 0xC000, 0x7F7F], np.uint16)
+    header = {"b": entry("F32", [1], 6, 10), "a": entry("BF16", [3], 0, 6)}
+    data = bits.tobytes() + np.float32(1.5).tobytes()
+    kv.init("a", np.zeros(3, np.float32))
+    kv.load(write(tmp_path / "odd.safetensors", header, data))
+    assert same_bits(pulled(kv, "a"), (bits.astype(np.uint32) << 16).view(np.float32))
+    assert pulled(kv, "b") == np.float32(1.5)
+
+
+def shards(folder):
+    weights = weights_of(SHAPES)
+    parts = {"model-1.safetensors": ["layer.weight", "none"], "model-2.safetensors": []}
+    parts["model-2.safetensors"] = [name for name in weights if name not in parts["model-1.safetensors"]]
+    for file, names in parts.items():
+        safetensors.numpy.save_file({name: weights[name] for name in names}, folder / file)
+    places = {name: file for file, names in parts.items() for name in names}
+    index = folder / "model.safetensors.index.json"
+    index.write_text(json.dumps({"metadata": {"total_size": 9}, "weight_map": places}))
+    return index, places, weights
+
+
+def test_the_index_of_several_files_is_loaded_as_one(kv, tmp_path):
+    index, _, weights = shards(tmp_path)
+    kv.load(index)
+    assert set(kv.keys()) == set(weights)
+    assert all(same_bits(pulled(kv, name), array) for name, array in weights.items())
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda places: places.update(more="model-1.safetensors"), '"more" of the index is not'),
+        (lambda places: places.update(none="model-2.safetensors"), '"none" of the index is not'),
+        (lambda places: places.update(none="../model-1.safetensors"), "only files beside itself"),
+        (lambda places: places.update(none="/etc/passwd"), "only files beside itself"),
+        (lambda places: places.update(none=".."), "only files beside itself"),
+        (lambda places: places.update(none=""), "only files beside itself"),
+        (lambda places: places.clear(), "without tensors"),
+        (lambda places: places.update(none=7), "no index of files"),
+    ],
+)
+def test_an_index_that_lies_is_refused(kv, tmp_path, change, says):
+    index, places, _ = shards(tmp_path)
+    change(places)
+    index.write_text(json.dumps({"weight_map": places}))
+    with pytest.raises(kvstore.CorruptError, match=says):
+        kv.load(index)
+    index.write_text("[1")
+    with pytest.raises(kvstore.CorruptError, match="no index of files"):
+        kv.load(index)
+    assert kv.keys() == []
+
+
+def test_a_missing_part_of_a_model_is_named(kv, tmp_path):
+    index, _, _ = shards(tmp_path)
+    (tmp_path / "model-2.safetensors").unlink()
+    with pytest.raises(kvstore.IoError, match=r"model-2\.safetensors: cannot read it"):
+        kv.load(index)
+    kv.save(tmp_path / "model-2.safetensors")
+    with pytest.raises(kvstore.CorruptError, match=r"model-2\.safetensors: it is a checkpoint"):
+        kv.load(index)
+
+
+@pytest.mark.parametrize(
+    ("header", "data", "says"),
+    [
+        ({"a": entry("F32", [2], 0, 8)}, 7, "cut off"),
+        ({"a": entry("F32", [2], 0, 8)}, 9, "longer than it was"),
+        ({"a": entry("F32", [2], 0, 4)}, 4, "cannot lie from byte 0 to 4"),
+        ({"a": entry("F32", [2], 8, 16)}, 16, "cannot lie from byte 8"),
+        ({"a": entry("F32", [2], 0, 8), "b": entry("F32", [2], 4, 12)}, 12, "byte 4 to 12"),
+        ({"a": entry("F32", [-2], 0, 8)}, 8, "cannot lie"),
+        ({"a": entry("F32", [2**62, 2**62], 0, 8)}, 8, "cannot lie"),
+        ({"a": entry("F99", [2], 0, 8)}, 8, "unknown dtype"),
+        ({"a": {**entry("F32", [2], 0, 8), "more": 1}}, 8, "damaged"),
+        (b'{"a":{"dtype":"U8","shape":[0],"data_offsets":[0,0]},' * 2 + b'"c":1}', 0, "damaged"),
+        (b'{"a\\u0000":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}', 1, "NUL"),
+    ],
+)
+def test_a_file_of_another_program_that_lies_is_refused(kv, tmp_path, header, data, says):
+    with pytest.raises(kvstore.CorruptError, match=says):
+        kv.load(write(tmp_path / "bad.safetensors", header, bytes(data)))
+    assert kv.keys() == []
+
+
+def test_dtypes_that_no_key_can_have_are_named(kv, tmp_path):
+    safetensors.numpy.save_file({"mask": np.ones(3, bool)}, tmp_path / "m.safetensors")
+    with pytest.raises(kvstore.UnsupportedError, match='its tensor "mask" is BOOL'):
+        kv.load(tmp_path / "m.safetensors")
+    for header in ({}, {"__metadata__": {"format": "pt"}}):
+        with pytest.raises(kvstore.UnsupportedError, match="if it has tensors"):
+            kv.load(write(tmp_path / "empty.safetensors", header))

@@ -13,13 +13,14 @@ use super::{
     CODEC, CODEC_OPTIONS, FileRules, KeyParts, MASTER, OPTIMIZER, OPTIONS, PREFIX, RESIDUAL, RULE,
     STATE, WORKERS, add_key, add_numbers, at_file, check_byte_order,
 };
-use crate::checkpoint::{FileHeader, FileReader, KeyName, TensorEntry, split_part};
+use crate::checkpoint::{FileHeader, FileReader, ForeignTensors, KeyName, TensorEntry, split_part};
 use crate::codec::{Codec, Residuals};
 use crate::error::{Error, ErrorKind, Result, fail};
 use crate::kernel::MAX_STATES;
 use crate::key::Key;
 use crate::optim::{KeptArrays, Optimizer, Stored};
-use crate::tensor::{Array, Buffer, PageOffset, element_count};
+use crate::sys::DefaultFloats;
+use crate::tensor::{Array, Buffer, Lent, PageOffset, element_count};
 
 /// Where in a page large arrays from `malloc` begin: a value is placed as if it had been copied
 /// from one.
@@ -44,7 +45,11 @@ impl Local {
     /// Loads a checkpoint. Residuals are dropped if the number of workers differs.
     pub(crate) fn load(self: &Arc<Self>, path: &Path, workers: usize) -> Result<()> {
         check_byte_order("load")?;
-        let mut loaded = Loaded::read(path).map_err(at_file("load", path))?;
+        let at_file = at_file("load", path);
+        let mut loaded = match ForeignTensors::open(path).map_err(&at_file)? {
+            Some(foreign) => self.values_of(&foreign).map_err(&at_file)?,
+            None => Loaded::read(path).map_err(&at_file)?,
+        };
         if loaded.rules.workers != workers {
             loaded.slots.iter_mut().for_each(|slot| slot.value.get_mut().residuals = None);
         }
@@ -56,6 +61,42 @@ impl Local {
             while !self.put(&mut loaded, limits)? {}
             Ok(())
         })
+    }
+
+    /// The values of a file of another program. Floats become those of the keys that are there.
+    fn values_of(&self, foreign: &ForeignTensors) -> Result<Loaded> {
+        let rules =
+            FileRules { optimizer: None, keys: KeyRules::default(), codec: None, workers: 1 };
+        let (mut slots, mut names) = (Vec::new(), Vec::new());
+        for (index, entry) in foreign.entries().enumerate() {
+            let name = KeyName::Text(checked(&entry.name)?);
+            let mut slot = slot_of(name, entry)?;
+            let mut buffer = new_buffer(&slot).map_err(|error| error.at(label(name)))?;
+            foreign.read(index, &mut buffer.bytes_mut()[..slot.bytes()])?;
+            slot.value.get_mut().buffer = buffer;
+            slots.push(self.as_known(slot).map_err(|error| error.at(label(name)))?);
+            names.push(entry.name.clone());
+        }
+        same_hash(slots.iter().map(|slot| slot.key).zip(names.iter().map(|it| KeyName::Text(it))))?;
+        Ok(Loaded { rules, slots, names })
+    }
+
+    /// A slot of floats in the dtype of the key that is there, if that is another one of floats.
+    fn as_known(&self, slot: Slot) -> Result<Slot> {
+        let known = self.keys.table.get(slot.key);
+        let Some(dtype) = known
+            .map(|known| known.dtype)
+            .filter(|&dtype| dtype != slot.dtype && dtype.is_float() && slot.dtype.is_float())
+        else {
+            return Ok(slot);
+        };
+        let mut wanted = Slot::new(slot.key, slot.order, dtype, &slot.shape, slot.count)?;
+        let buffer = new_buffer(&wanted)?;
+        let _floats = DefaultFloats::enter();
+        let from = Lent::of(Array::of(&slot.value.own().buffer, slot.dtype));
+        self.keys.team.sum(&wanted, &[from], &buffer)?;
+        wanted.value.get_mut().buffer = buffer;
+        Ok(wanted)
     }
 
     /// Puts keys and rules in their places, all or none. Gives false, and changes nothing, if keys
@@ -306,7 +347,7 @@ fn keys_of<'a>(entries: &'a [TensorEntry], rules: &FileRules) -> Result<Vec<Load
     if expected.entries.len() != entries.len() {
         return Err(fail!(Corrupt, "its header is damaged: a tensor is missing"));
     }
-    same_hash(&found)?;
+    same_hash(found.iter().map(|found| (found.slot.key, found.name)))?;
     Ok(found)
 }
 
@@ -333,9 +374,8 @@ fn checked(name: &str) -> Result<&str> {
 }
 
 /// Refuses names of a file that have the same hash.
-fn same_hash(found: &[LoadedKey<'_>]) -> Result<()> {
-    let mut keys: Vec<(Key, KeyName<'_>)> =
-        found.iter().map(|found| (found.slot.key, found.name)).collect();
+fn same_hash<'a>(keys: impl Iterator<Item = (Key, KeyName<'a>)>) -> Result<()> {
+    let mut keys: Vec<_> = keys.collect();
     keys.sort_unstable_by_key(|(key, _)| *key);
     match keys.windows(2).find(|pair| pair[0].0 == pair[1].0) {
         None => Ok(()),
@@ -346,11 +386,17 @@ fn same_hash(found: &[LoadedKey<'_>]) -> Result<()> {
     }
 }
 
+/// Memory for the value of a key.
+fn new_buffer(slot: &Slot) -> Result<Buffer> {
+    let mut buffer = Buffer::zeroed(slot.bytes(), false)?;
+    buffer.place(std::ptr::without_provenance(CALLERS), PageOffset::Stored);
+    Ok(buffer)
+}
+
 /// Reads the value of a key and its state.
 fn fill(found: LoadedKey<'_>, rules: &FileRules, reader: &mut FileReader) -> Result<Slot> {
     let LoadedKey { mut slot, parts: KeyParts { kept, residuals }, .. } = found;
-    let mut buffer = Buffer::zeroed(slot.bytes(), false)?;
-    buffer.place(std::ptr::without_provenance(CALLERS), PageOffset::Stored);
+    let mut buffer = new_buffer(&slot)?;
     reader.tensor(buffer.bytes_mut())?;
     let (array, count) = (Array::of(&buffer, slot.dtype), slot.count);
     let (stored, kept) = (Stored { array, count, rows: slot.rows() }, kept.unwrap_or_default());
