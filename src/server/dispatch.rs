@@ -20,7 +20,8 @@ use crate::sys::sync::Mutex;
 use crate::tensor::{DType, element_count};
 
 use kvstore_protocol::{
-    Machine as _, Mode, Node, Placement, Server, ServerAction, SliceName, SumOrder, Table,
+    DigestScope, MOST_DIGESTS, Machine as _, Mode, Node, Placement, SeenDigests, Server,
+    ServerAction, SliceName, SumOrder, Table,
 };
 
 /// Maximum settings kept. A push under an older setting is merged under the oldest of these.
@@ -82,6 +83,20 @@ impl DispatchState {
     fn handling(&self, version: u64) -> Option<Arc<Handling>> {
         let last = self.handlings.range(..=version).next_back();
         last.or(self.handlings.first_key_value()).map(|(_, handling)| Arc::clone(handling))
+    }
+
+    /// Digests of the slices behind `skip` of them, for an observer.
+    fn digests_behind(&self, skip: usize) -> SeenDigests {
+        let (scope, slices) = match &self.digests {
+            None => (DigestScope::Off, 0),
+            Some(options) if options.all => (DigestScope::All, self.shards.len()),
+            Some(_) => (DigestScope::Values, self.shards.len()),
+        };
+        let from = skip.min(self.shards.len());
+        let to = from.saturating_add(MOST_DIGESTS).min(self.shards.len());
+        let shards = self.shards.range(from..to);
+        let digests = shards.filter_map(|(name, shard)| shard.published()?.shown(*name)).collect();
+        SeenDigests { scope, slices: u32::try_from(slices).unwrap_or(u32::MAX), digests }
     }
 
     fn shard(&mut self, name: &SliceName) -> Option<&Arc<SliceQueue>> {
@@ -198,6 +213,9 @@ impl DriverHost for ServerDispatch {
                 todo.push(shard);
             }
         }
+        for look in node.digest_looks() {
+            node.show_digests(&look, &state.digests_behind(look.skip));
+        }
     }
 
     fn carry_out(&self, driver: &Arc<Driver<Self>>, mut todo: Vec<Arc<SliceQueue>>) {
@@ -257,8 +275,8 @@ fn shard_of(
     let block = start / dtype.size() as u64 / codec::BLOCK as u64;
     let slot = Slot::new(key, 0, dtype, &shape, count)?;
     let digests = digests.map(|options| {
-        let bytes = element_count(&extents(place)).map_or(0, |count| count * dtype.size());
-        Box::new(SliceDigests::new(options.clone(), start, bytes as u64))
+        let of_key = element_count(&extents(place)).map_or(0, |count| count * dtype.size());
+        Box::new(SliceDigests::new(options.clone(), (start, bytes), of_key as u64))
     });
     Ok(SliceQueue::new(slot, name.slice, (block, whole), digests))
 }

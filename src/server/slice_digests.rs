@@ -2,6 +2,9 @@
 
 use std::sync::Arc;
 
+use smallvec::SmallVec;
+
+use super::published_digests::PublishedDigests;
 use crate::digest::{Contributions, DigestLog, RoundRecord, RunDigest};
 use crate::job::row_runs;
 use crate::local::digest::{optimizer_of, state_runs};
@@ -26,11 +29,18 @@ pub(super) struct SliceDigests {
     pushes: Contributions,
     /// Digest of the value since the last round; None if a call has replaced the value.
     value: Option<RunDigest>,
+    published: Arc<PublishedDigests>,
 }
 
 impl SliceDigests {
-    pub(super) fn new(options: DigestOptions, start: u64, whole: u64) -> Self {
-        Self { options, start, whole, pushes: Contributions::new(), value: None }
+    pub(super) fn new(options: DigestOptions, (start, bytes): (u64, u64), whole: u64) -> Self {
+        let published = Arc::new(PublishedDigests::new(start, bytes, whole));
+        Self { options, start, whole, pushes: Contributions::new(), value: None, published }
+    }
+
+    /// What observers see.
+    pub(super) fn published(&self) -> Arc<PublishedDigests> {
+        Arc::clone(&self.published)
     }
 
     /// The digest of the value, if it is known.
@@ -41,6 +51,7 @@ impl SliceDigests {
     /// A call has replaced the value.
     pub(super) fn replaced(&mut self) {
         self.value = None;
+        self.published.replaced();
     }
 
     /// Notes a contribution to the open round.
@@ -93,8 +104,10 @@ impl SliceDigests {
         let digest = RunDigest::of(stored);
         self.value = Some(digest);
         let pushes = std::mem::take(&mut self.pushes);
-        let Some(log) = &self.options.log else { return };
         let optimizer = optimizer_of(&handling.merger).filter(|_| self.options.all);
+        let states: SmallVec<_> = state_runs(optimizer, value).collect();
+        self.published.closed(round, digest, &states);
+        let Some(log) = &self.options.log else { return };
         let record = RoundRecord {
             key: slot.key.id(),
             round,
@@ -102,7 +115,7 @@ impl SliceDigests {
             start: self.start,
             whole: self.whole,
             value: digest,
-            states: state_runs(optimizer, value).collect(),
+            states,
             pushes,
             failed,
         };

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::published_digests::PublishedDigests;
 use super::slice_context::SliceContext;
 use super::slice_digests::SliceDigests;
 use super::slice_value::SliceValue;
@@ -60,6 +61,7 @@ pub(super) struct SliceQueue {
     state: Mutex<SliceValue>,
     /// Round of the last contribution.
     round: AtomicU64,
+    published: Option<Arc<PublishedDigests>>,
 }
 
 /// Tasks of one slice. Lists are lent to slices that have tasks.
@@ -79,11 +81,12 @@ impl SliceQueue {
         (block, whole): (u64, bool),
         digests: Option<Box<SliceDigests>>,
     ) -> Self {
+        let published = digests.as_ref().map(|digests| digests.published());
         let mut value = SliceValue::default();
         value.digests = digests;
         let state = Mutex::new(value);
         let queue = Mutex::default();
-        Self { slot, slice, block, whole, queue, state, round: AtomicU64::new(0) }
+        Self { slot, slice, block, whole, queue, state, round: AtomicU64::new(0), published }
     }
 
     /// Begins the span of a task; the span ends when the returned guard is dropped.
@@ -109,6 +112,11 @@ impl SliceQueue {
 
     pub(super) fn first_block(&self) -> u64 {
         self.block
+    }
+
+    /// Its digests that observers see, if the server makes them.
+    pub(super) fn published(&self) -> Option<&PublishedDigests> {
+        self.published.as_deref()
     }
 
     /// Bytes of the stored value.
