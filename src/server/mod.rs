@@ -80,7 +80,7 @@ impl ServerProcess {
         let result = self.run(&driver, &self.server);
         // A process that ends with its job does not drop the store.
         if let Some(log) = self.local.applier.digests.get() {
-            log.finish();
+            log.finish(Deadline::Never);
         }
         result
     }

@@ -536,6 +536,9 @@ impl Store {
             if late || self.closed.swap(true, Ordering::SeqCst) {
                 return result;
             }
+            if self.remote.is_none() {
+                local.close_digest_log(deadline);
+            }
             let left = self.remote.as_ref().map_or(Ok(()), |remote| remote.close(deadline));
             result.and(left)
         })
