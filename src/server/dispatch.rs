@@ -95,7 +95,7 @@ impl DispatchState {
         let from = skip.min(self.shards.len());
         let to = from.saturating_add(MOST_DIGESTS).min(self.shards.len());
         let shards = self.shards.range(from..to);
-        let digests = shards.filter_map(|(name, shard)| shard.published()?.shown(*name)).collect();
+        let digests = shards.filter_map(|(name, shard)| shard.digests()?.shown(*name)).collect();
         SeenDigests { scope, slices: u32::try_from(slices).unwrap_or(u32::MAX), digests }
     }
 
@@ -105,6 +105,9 @@ impl DispatchState {
             self.last = Some((*name, Arc::clone(self.shards.at(at)?)));
             if let Some(next) = self.shards.at(at + AHEAD) {
                 next.announce();
+            }
+            if let Some(next) = self.shards.at(at + AHEAD / 2).filter(|_| self.digests.is_some()) {
+                next.digests().inspect(|it| it.announce());
             }
         }
         self.last.as_ref().map(|(_, shard)| shard)

@@ -1,7 +1,6 @@
 //! Server (also called: parameter server, shard), and the process of a scheduler, until the job ends.
 
 mod dispatch;
-mod published_digests;
 mod slice_context;
 mod slice_digests;
 mod slice_queue;

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use smallvec::{SmallVec, smallvec};
 
 use super::slice_context::{SliceContext, lent};
-use super::slice_digests::SliceDigests;
 use super::tree_sum::{Subtree, TreeSum, wide_slot};
 use crate::digest::RunDigest;
 use crate::error::{Error, Result, fail};
@@ -21,7 +20,7 @@ use crate::local::apply::{CallLimits, KeyPush};
 use crate::local::digest::{optimizer_of, state_runs};
 use crate::local::merger::{Handling, Merger};
 use crate::local::plan::RowsOf;
-use crate::local::table::Slot;
+use crate::local::table::{Slot, Value};
 use crate::runtime::{Block, BlockPool, Bytes};
 use crate::sys::DefaultFloats;
 use crate::tensor::{Array, Buffer, DType, INSIDE, Lent};
@@ -37,8 +36,6 @@ pub(super) struct SliceValue {
     /// Last contribution to the open round.
     last: Option<Bytes>,
     extras: Option<Box<SliceExtras>>,
-    /// Digests of its rounds, if the server makes them.
-    pub(super) digests: Option<Box<SliceDigests>>,
 }
 
 /// Rare state of a slice.
@@ -76,44 +73,14 @@ struct SliceSum {
 }
 
 impl SliceValue {
-    /// Notes a contribution to the open round for the digests.
-    pub(super) fn note_push(
-        &mut self,
-        slot: &Slot,
-        (first, rows): (bool, bool),
-        rank: u64,
-        data: &Bytes,
-    ) {
-        let Some(digests) = &mut self.digests else { return };
-        if rows {
-            digests.add_rows(first, rank, data, slot);
-        } else {
-            digests.add(first, rank, data);
-        }
-    }
-
-    /// Digests the value of a round that has closed, while it is in the cache.
-    pub(super) fn note_round(
-        &mut self,
-        slot: &Slot,
-        round: u64,
-        failed: bool,
-        handling: &Handling,
-    ) {
-        let Some(digests) = &mut self.digests else { return };
+    /// Calls `work` with the bytes of the stored value, and with its state.
+    pub(super) fn with_stored(&self, slot: &Slot, work: impl FnOnce(&[u8], &Value)) {
         let value = slot.value.own();
         let stored = match &self.shared {
             Some(shared) => shared.bytes(),
             None => value.buffer.bytes(),
         };
-        digests.close((slot, round, failed), &stored[..slot.bytes()], &value, handling);
-    }
-
-    /// A call has replaced the value.
-    fn note_replacement(&mut self) {
-        if let Some(digests) = &mut self.digests {
-            digests.replaced();
-        }
+        work(&stored[..slot.bytes()], &value);
     }
 
     fn extras_mut(&mut self) -> &mut SliceExtras {
@@ -159,7 +126,6 @@ impl SliceValue {
 
     pub(super) fn install(&mut self, of: SliceContext<'_>, data: Bytes) -> Result<()> {
         of.slot.value.own().buffer = own(data, of.blocks)?;
-        self.note_replacement();
         self.shared = None;
         Ok(())
     }
@@ -176,7 +142,6 @@ impl SliceValue {
                 let (merger, mut value) = (&handling.merger, of.slot.value.own());
                 let restored = slice_state::restore(of.slot, &mut value, state, merger, of.blocks);
                 if restored.is_ok() {
-                    self.note_replacement();
                     self.shared = None;
                 }
                 restored
@@ -409,7 +374,7 @@ impl SliceValue {
         &mut self,
         SliceContext { slot, blocks, .. }: SliceContext<'_>,
         wanted: &[u8],
-        handling: Option<&Handling>,
+        (handling, known): (Option<&Handling>, Option<RunDigest>),
     ) -> std::result::Result<Bytes, Failure> {
         if let Some(failure) = self.failure().filter(|_| wanted != [WANT_VALUE]) {
             return Err(failure.clone());
@@ -429,7 +394,6 @@ impl SliceValue {
                 let merger = handling.map_or(&Merger::Assign, |it| &it.merger);
                 let value = slot.value.own();
                 let states = state_runs(optimizer_of(merger), &value);
-                let known = self.digests.as_ref().and_then(|it| it.value());
                 let whole = || RunDigest::of(&shared.bytes()[..slot.bytes()]);
                 let runs = std::iter::once(known.unwrap_or_else(whole));
                 blocks.join(&[&slice_digest::encode(runs.chain(states))])
