@@ -3,6 +3,7 @@
 mod dispatch;
 mod slice_context;
 mod slice_digests;
+mod slice_merge;
 mod slice_queue;
 mod slice_value;
 mod tree_sum;
