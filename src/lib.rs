@@ -113,8 +113,8 @@ pub use key::{Key, KeyInfo};
 pub use log::{Level, set_logger};
 #[cfg(feature = "dist")]
 pub use observer::{
-    Facts, LATENCY_BOUNDS_US, Latency, Node, Observer, ProcessCounters, Rates, State, TransportUse,
-    Unit, View, WaitedFor, Waiting,
+    Facts, JobDigests, LATENCY_BOUNDS_US, Latency, Node, ObservedKey, Observer, ProcessCounters,
+    Rates, RoundDigest, State, TransportUse, Unit, View, WaitedFor, Waiting,
 };
 pub use role::Role;
 pub use store::{Pending, Scope, Store, StoreKind, UpdaterError, set_stream, stream};

@@ -216,3 +216,19 @@ fn options_that_cannot_work_together_are_refused() {
     assert_eq!(error.kind(), ErrorKind::Io);
     assert!(error.message().contains("/proc/none"), "{error}");
 }
+
+#[test]
+fn a_closed_store_has_ended_its_log_before_it_is_freed() {
+    let folder = Folder::new("closed-log");
+    let store = open(folder.path(), "values", &[]);
+    store.init(1u64, &[1.0f32; 10]).unwrap();
+    for _ in 0..100 {
+        store.push(1u64, &[1.0f32; 10]).unwrap();
+    }
+    store.close(LIMIT).unwrap();
+    // A program may end without freeing it.
+    std::mem::forget(store);
+    let lines = lines(folder.path());
+    assert_eq!(rounds(&lines).len(), 100);
+    assert_eq!(lines.last().unwrap()["end"], true);
+}

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::file::LogFile;
 use super::record::{self, LogHead, RoundRecord};
+use crate::deadline::Deadline;
 use crate::error::{Result, fail};
 use crate::key::{Key, KeyNames};
 use crate::log::{Level, log};
@@ -105,15 +106,20 @@ impl DigestLog {
         self.shared.state.lock().counts
     }
 
-    /// Writes what is queued, and the line of the end. Rounds added afterwards are lost.
-    pub(crate) fn finish(&self) {
-        let end = Instant::now() + LAST_WRITES;
+    /// Writes what is queued, and the line of the end, which the thread does also after the deadline. Rounds
+    /// added afterwards are lost.
+    pub(crate) fn finish(&self, deadline: Deadline) {
+        let most = Instant::now() + LAST_WRITES;
+        let end = deadline.moment().map_or(most, |end| end.min(most));
         let mut state = self.shared.state.lock();
         state.is_closing = true;
         self.shared.changed.notify_all();
         while !state.has_ended {
             if self.shared.changed.wait_until(&mut state, end) {
-                log(Level::Warn, || "digest_log: closed with rounds that are not written".into());
+                if Instant::now() >= most {
+                    let text = "digest_log: closed with rounds that are not written";
+                    log(Level::Warn, || text.into());
+                }
                 return;
             }
         }
@@ -125,7 +131,7 @@ impl DigestLog {
 
 impl Drop for DigestLog {
     fn drop(&mut self) {
-        self.finish();
+        self.finish(Deadline::Never);
     }
 }
 

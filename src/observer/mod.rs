@@ -2,6 +2,7 @@
 //! stateless clients of the scheduler. Also called: monitoring client.
 
 mod compose;
+mod digests;
 mod echo;
 mod exit_notice;
 #[cfg(test)]
@@ -16,6 +17,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
 pub(crate) use compose::{PreviousReports, facts, number, view};
+pub use digests::{JobDigests, ObservedKey, RoundDigest};
 pub use kvstore_protocol::{ProcessCounters, Unit};
 pub use view::{
     Facts, LATENCY_BOUNDS_US, Latency, Node, Rates, State, TransportUse, View, WaitedFor, Waiting,
@@ -29,7 +31,8 @@ use crate::transport::{
     self, BlockingSender, DialPolicy, Inbox, Piece, Transport, TransportConfig,
 };
 use kvstore_protocol::{
-    BadFrame, HEADER, Header, JobView, Look, Message, MessageKind, NO_RANK, Role, is_echo, write,
+    BadFrame, HEADER, Header, JobView, Look, Message, MessageKind, NO_RANK, Role, SeenDigests,
+    is_echo, write,
 };
 
 /// Maximum number of answers that were not read yet; more are dropped.
@@ -69,6 +72,11 @@ enum ObserverReply {
         request: u64,
         seen: Box<JobView>,
     },
+    /// Answer to a request for digests.
+    Digests {
+        request: u64,
+        seen: Box<SeenDigests>,
+    },
     /// Answer to an echo request.
     Echo,
     Version(u16),
@@ -104,6 +112,9 @@ impl ReplyInbox {
             if let Some(seen) = JobView::decode(message.fields()) {
                 let (request, seen) = (message.head.request, Box::new(seen));
                 let _ = self.answers.try_send(ObserverReply::Seen { request, seen });
+            } else if let Some(seen) = SeenDigests::decode(message.fields()) {
+                let (request, seen) = (message.head.request, Box::new(seen));
+                let _ = self.answers.try_send(ObserverReply::Digests { request, seen });
             } else if is_echo(message.fields()) {
                 let _ = self.answers.try_send(ObserverReply::Echo);
             }
@@ -276,7 +287,11 @@ impl Observer {
                 Ok(ObserverReply::Seen { request: of, seen }) if of == request => {
                     return Ok(Some(*seen));
                 }
-                Ok(ObserverReply::Seen { .. } | ObserverReply::Echo) => {}
+                Ok(
+                    ObserverReply::Seen { .. }
+                    | ObserverReply::Digests { .. }
+                    | ObserverReply::Echo,
+                ) => {}
                 Ok(ObserverReply::Version(theirs)) => {
                     return Err(fail!(
                         Refused,

@@ -20,7 +20,8 @@ use crate::sys::sync::Mutex;
 use crate::tensor::{DType, element_count};
 
 use kvstore_protocol::{
-    Machine as _, Mode, Node, Placement, Server, ServerAction, SliceName, SumOrder, Table,
+    DigestScope, MOST_DIGESTS, Machine as _, Mode, Node, Placement, SeenDigests, Server,
+    ServerAction, SliceName, SumOrder, Table,
 };
 
 /// Maximum settings kept. A push under an older setting is merged under the oldest of these.
@@ -84,12 +85,29 @@ impl DispatchState {
         last.or(self.handlings.first_key_value()).map(|(_, handling)| Arc::clone(handling))
     }
 
+    /// Digests of the slices behind `skip` of them, for an observer.
+    fn digests_behind(&self, skip: usize) -> SeenDigests {
+        let (scope, slices) = match &self.digests {
+            None => (DigestScope::Off, 0),
+            Some(options) if options.all => (DigestScope::All, self.shards.len()),
+            Some(_) => (DigestScope::Values, self.shards.len()),
+        };
+        let from = skip.min(self.shards.len());
+        let to = from.saturating_add(MOST_DIGESTS).min(self.shards.len());
+        let shards = self.shards.range(from..to);
+        let digests = shards.filter_map(|(name, shard)| shard.digests()?.shown(*name)).collect();
+        SeenDigests { scope, slices: u32::try_from(slices).unwrap_or(u32::MAX), digests }
+    }
+
     fn shard(&mut self, name: &SliceName) -> Option<&Arc<SliceQueue>> {
         if self.last.as_ref().is_none_or(|(last, _)| last != name) {
             let at = self.shards.position(name)?;
             self.last = Some((*name, Arc::clone(self.shards.at(at)?)));
             if let Some(next) = self.shards.at(at + AHEAD) {
                 next.announce();
+            }
+            if let Some(next) = self.shards.at(at + AHEAD / 2).filter(|_| self.digests.is_some()) {
+                next.digests().inspect(|it| it.announce());
             }
         }
         self.last.as_ref().map(|(_, shard)| shard)
@@ -198,6 +216,9 @@ impl DriverHost for ServerDispatch {
                 todo.push(shard);
             }
         }
+        for look in node.digest_looks() {
+            node.show_digests(&look, &state.digests_behind(look.skip));
+        }
     }
 
     fn carry_out(&self, driver: &Arc<Driver<Self>>, mut todo: Vec<Arc<SliceQueue>>) {
@@ -257,8 +278,8 @@ fn shard_of(
     let block = start / dtype.size() as u64 / codec::BLOCK as u64;
     let slot = Slot::new(key, 0, dtype, &shape, count)?;
     let digests = digests.map(|options| {
-        let bytes = element_count(&extents(place)).map_or(0, |count| count * dtype.size());
-        Box::new(SliceDigests::new(options.clone(), start, bytes as u64))
+        let of_key = element_count(&extents(place)).map_or(0, |count| count * dtype.size());
+        Box::new(SliceDigests::new(options.clone(), (start, bytes), of_key as u64))
     });
     Ok(SliceQueue::new(slot, name.slice, (block, whole), digests))
 }

@@ -3,6 +3,7 @@
 mod dispatch;
 mod slice_context;
 mod slice_digests;
+mod slice_merge;
 mod slice_queue;
 mod slice_value;
 mod tree_sum;
@@ -80,7 +81,7 @@ impl ServerProcess {
         let result = self.run(&driver, &self.server);
         // A process that ends with its job does not drop the store.
         if let Some(log) = self.local.applier.digests.get() {
-            log.finish();
+            log.finish(Deadline::Never);
         }
         result
     }

@@ -1,6 +1,9 @@
-//! Digests of the rounds of one slice, for the log of its server.
+//! Digests of the rounds of one slice (also called: fingerprints), for the log of its server and for observers.
 
+use std::mem::offset_of;
 use std::sync::Arc;
+
+use smallvec::SmallVec;
 
 use crate::digest::{Contributions, DigestLog, RoundRecord, RunDigest};
 use crate::job::row_runs;
@@ -8,6 +11,9 @@ use crate::local::digest::{optimizer_of, state_runs};
 use crate::local::merger::Handling;
 use crate::local::table::{Slot, Value};
 use crate::runtime::Bytes;
+use crate::sys;
+use crate::sys::sync::Mutex;
+use kvstore_protocol::{SliceDigest, SliceName};
 
 /// What the slices of a server digest.
 #[derive(Clone)]
@@ -17,40 +23,74 @@ pub(super) struct DigestOptions {
     pub(super) all: bool,
 }
 
-/// The place of a slice in its key, and the digests of its open round.
+/// The place of a slice in its key, and its digests. Its lock is held for copies alone, because observers wait for
+/// it under that of the process.
 pub(super) struct SliceDigests {
+    rounds: Mutex<RoundDigests>,
     options: DigestOptions,
-    /// First byte of the slice, and bytes of the key.
+    /// First byte of the slice, bytes of the slice, and bytes of the key.
     start: u64,
+    bytes: u64,
     whole: u64,
-    pushes: Contributions,
+    /// Of the open round.
+    pushes: Mutex<Contributions>,
+}
+
+#[derive(Default)]
+struct RoundDigests {
+    /// Last round; 0 before it.
+    round: u64,
     /// Digest of the value since the last round; None if a call has replaced the value.
-    value: Option<RunDigest>,
+    value: Option<u64>,
+    states: Vec<RunDigest>,
+    /// Rounds whose numbers are powers of two, and digests of their values: two jobs that run at any distance
+    /// have half of the rounds of the shorter one in common.
+    earlier: Vec<(u64, u64)>,
 }
 
 impl SliceDigests {
-    pub(super) fn new(options: DigestOptions, start: u64, whole: u64) -> Self {
-        Self { options, start, whole, pushes: Contributions::new(), value: None }
+    pub(super) fn new(options: DigestOptions, (start, bytes): (u64, u64), whole: u64) -> Self {
+        let (rounds, pushes) = (Mutex::default(), Mutex::default());
+        Self { rounds, options, start, bytes, whole, pushes }
+    }
+
+    /// Prefetches them: a task follows soon.
+    pub(super) fn announce(&self) {
+        let start = std::ptr::from_ref(self).cast::<u8>();
+        (0..offset_of!(Self, pushes))
+            .step_by(64)
+            .for_each(|at| sys::prefetch(start.wrapping_add(at)));
     }
 
     /// The digest of the value, if it is known.
     pub(super) fn value(&self) -> Option<RunDigest> {
-        self.value
+        self.rounds.lock().value.map(|sum| RunDigest { sum, len: self.bytes })
     }
 
     /// A call has replaced the value.
-    pub(super) fn replaced(&mut self) {
-        self.value = None;
+    pub(super) fn replaced(&self) {
+        let mut rounds = self.rounds.lock();
+        rounds.value = None;
+        rounds.states.clear();
+    }
+
+    /// What observers see; None before the first round.
+    pub(super) fn shown(&self, slice: SliceName) -> Option<SliceDigest> {
+        let rounds = self.rounds.lock();
+        let states = rounds.states.iter().map(|run| (run.sum, run.len)).collect();
+        let (round, value, earlier) = (rounds.round, rounds.value, rounds.earlier.clone());
+        let place = (self.start, (self.bytes, self.whole));
+        (round > 0).then_some(SliceDigest { slice, place, round, value, states, earlier })
     }
 
     /// Notes a contribution to the open round.
-    pub(super) fn add(&mut self, first: bool, rank: u64, data: &Bytes) {
+    pub(super) fn add(&self, first: bool, rank: u64, data: &Bytes) {
         self.note(first, rank, || data.read(RunDigest::of));
     }
 
     /// Notes a contribution to rows: the digest is that of each row's number in the key (8 bytes) and its
     /// values, in the order of rows.
-    pub(super) fn add_rows(&mut self, first: bool, rank: u64, data: &Bytes, slot: &Slot) {
+    pub(super) fn add_rows(&self, first: bool, rank: u64, data: &Bytes, slot: &Slot) {
         let before = self.start / ((slot.row_length() * slot.dtype.size()) as u64).max(1);
         self.note(first, rank, || {
             data.read(|bytes| {
@@ -71,30 +111,33 @@ impl SliceDigests {
         });
     }
 
-    fn note(&mut self, first: bool, rank: u64, digest: impl FnOnce() -> Option<RunDigest>) {
+    fn note(&self, first: bool, rank: u64, digest: impl FnOnce() -> Option<RunDigest>) {
+        if !self.options.all {
+            return;
+        }
+        let digest = digest().unwrap_or_default();
+        let mut pushes = self.pushes.lock();
         if first {
-            self.pushes.clear();
+            pushes.clear();
         }
-        if self.options.all
-            && let Ok(rank) = u32::try_from(rank)
-        {
-            self.pushes.push((rank, digest().unwrap_or_default()));
-        }
+        pushes.extend(u32::try_from(rank).map(|rank| (rank, digest)));
     }
 
     /// Logs the round that has closed: the value is that of the slice now.
     pub(super) fn close(
-        &mut self,
+        &self,
         (slot, round, failed): (&Slot, u64, bool),
         stored: &[u8],
         value: &Value,
         handling: &Handling,
     ) {
         let digest = RunDigest::of(stored);
-        self.value = Some(digest);
-        let pushes = std::mem::take(&mut self.pushes);
-        let Some(log) = &self.options.log else { return };
         let optimizer = optimizer_of(handling.merger_of(slot.key)).filter(|_| self.options.all);
+        let states: SmallVec<[_; 4]> = state_runs(optimizer, value).collect();
+        self.publish(round, digest, &states);
+        let Some(log) = &self.options.log else { return };
+        let is_noted = self.options.all;
+        let pushes = is_noted.then(|| std::mem::take(&mut *self.pushes.lock()));
         let record = RoundRecord {
             key: slot.key.id(),
             round,
@@ -102,10 +145,20 @@ impl SliceDigests {
             start: self.start,
             whole: self.whole,
             value: digest,
-            states: state_runs(optimizer, value).collect(),
-            pushes,
+            states,
+            pushes: pushes.unwrap_or_default(),
             failed,
         };
         log.add(record, || handling.describe());
+    }
+
+    fn publish(&self, round: u64, value: RunDigest, states: &[RunDigest]) {
+        let mut rounds = self.rounds.lock();
+        (rounds.round, rounds.value) = (round, Some(value.sum));
+        rounds.states.clear();
+        rounds.states.extend_from_slice(states);
+        if round.is_power_of_two() {
+            rounds.earlier.push((round, value.sum));
+        }
     }
 }

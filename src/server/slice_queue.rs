@@ -60,6 +60,8 @@ pub(super) struct SliceQueue {
     state: Mutex<SliceValue>,
     /// Round of the last contribution.
     round: AtomicU64,
+    /// Digests of its rounds, if the server makes them.
+    digests: Option<Box<SliceDigests>>,
 }
 
 /// Tasks of one slice. Lists are lent to slices that have tasks.
@@ -79,11 +81,8 @@ impl SliceQueue {
         (block, whole): (u64, bool),
         digests: Option<Box<SliceDigests>>,
     ) -> Self {
-        let mut value = SliceValue::default();
-        value.digests = digests;
-        let state = Mutex::new(value);
-        let queue = Mutex::default();
-        Self { slot, slice, block, whole, queue, state, round: AtomicU64::new(0) }
+        let (queue, state) = (Mutex::default(), Mutex::default());
+        Self { slot, slice, block, whole, queue, state, round: AtomicU64::new(0), digests }
     }
 
     /// Begins the span of a task; the span ends when the returned guard is dropped.
@@ -109,6 +108,11 @@ impl SliceQueue {
 
     pub(super) fn first_block(&self) -> u64 {
         self.block
+    }
+
+    /// Its digests, if the server makes them.
+    pub(super) fn digests(&self) -> Option<&SliceDigests> {
+        self.digests.as_deref()
     }
 
     /// Bytes of the stored value.
@@ -149,16 +153,22 @@ impl SliceQueue {
         of.local.fault("slice");
         let mut state = self.state.lock();
         let result = match job {
-            SliceTask::Install(data) => state.install(of, data),
-            SliceTask::Restore(data, handling) => state.restore(of, &data, &handling),
+            SliceTask::Install(data) => {
+                self.digests().inspect(|it| it.replaced());
+                state.install(of, data)
+            }
+            SliceTask::Restore(data, handling) => {
+                self.digests().inspect(|it| it.replaced());
+                state.restore(of, &data, &handling)
+            }
             SliceTask::Add { first, rows: true, data, origin, .. } => {
-                state.note_push(of.slot, (first, true), origin.rank, &data);
+                self.digests().inspect(|it| it.add_rows(first, origin.rank, &data, of.slot));
                 state.begin(first);
                 state.add_rows(origin.rank, data);
                 Ok(())
             }
             SliceTask::Add { first, by_tree: true, data, origin, .. } => {
-                state.note_push(of.slot, (first, false), origin.rank, &data);
+                self.digests().inspect(|it| it.add(first, origin.rank, &data));
                 if let Err(error) = state.add_to_tree(of, first, origin.rank, data) {
                     state.lose(error);
                 }
@@ -168,7 +178,7 @@ impl SliceQueue {
                 let round = origin.round.wrapping_add(state.ahead(origin.rank));
                 let added =
                     decode(of, data, Origin { round, ..origin }, handling).and_then(|data| {
-                        state.note_push(of.slot, (first, false), origin.rank, &data);
+                        self.digests().inspect(|it| it.add(first, origin.rank, &data));
                         state.add(of, first, data)
                     });
                 if let Err(error) = added {
@@ -184,11 +194,17 @@ impl SliceQueue {
                         .check_whole(handling.merger_of(self.slot.key))
                         .and_then(|()| state.close(of, by_tree, &handling)),
                 };
-                state.note_round(of.slot, round, closed.is_err(), &handling);
+                if let Some(digests) = self.digests() {
+                    let round = (of.slot, round, closed.is_err());
+                    state.with_stored(of.slot, |stored, value| {
+                        digests.close(round, stored, value, &handling);
+                    });
+                }
                 closed
             }
             SliceTask::Answer(answer, handling) => {
-                let value = state.answer(of, &answer.wanted, handling.as_deref());
+                let known = handling.as_ref().and_then(|_| self.digests()?.value());
+                let value = state.answer(of, &answer.wanted, (handling.as_deref(), known));
                 reply((answer, value));
                 Ok(())
             }

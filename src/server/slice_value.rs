@@ -7,24 +7,21 @@ use std::sync::Arc;
 use smallvec::{SmallVec, smallvec};
 
 use super::slice_context::{SliceContext, lent};
-use super::slice_digests::SliceDigests;
-use super::tree_sum::{Subtree, TreeSum, wide_slot};
+use super::slice_merge::{SliceSum, fold, merge, merge_rows, part_of, rows_of};
+use super::tree_sum::{Subtree, TreeSum};
 use crate::digest::RunDigest;
 use crate::error::{Error, Result, fail};
-use crate::job::row_runs;
 use crate::job::slice_digest;
 use crate::job::slice_state::{self, StateUpdate};
 use crate::job::sums::sum_dtype;
 use crate::job::wanted::{WANT_DIGEST, WANT_ROWS, WANT_STATE, WANT_UNSENT, WANT_VALUE};
 use crate::kernel::SumOrder;
-use crate::local::apply::{CallLimits, KeyPush};
 use crate::local::digest::{optimizer_of, state_runs};
 use crate::local::merger::{Handling, Merger};
 use crate::local::plan::RowsOf;
-use crate::local::table::Slot;
+use crate::local::table::{Slot, Value};
 use crate::runtime::{Block, BlockPool, Bytes};
-use crate::sys::DefaultFloats;
-use crate::tensor::{Array, Buffer, DType, INSIDE, Lent};
+use crate::tensor::{Array, Buffer, INSIDE, Lent};
 use kvstore_protocol::{Data as _, Failure, Reason};
 
 /// State of one slice, beside the value in its slot. Fields that most slices do not need are behind a
@@ -37,8 +34,6 @@ pub(super) struct SliceValue {
     /// Last contribution to the open round.
     last: Option<Bytes>,
     extras: Option<Box<SliceExtras>>,
-    /// Digests of its rounds, if the server makes them.
-    pub(super) digests: Option<Box<SliceDigests>>,
 }
 
 /// Rare state of a slice.
@@ -69,51 +64,15 @@ enum StagedPush {
     Subtree(Subtree),
 }
 
-/// Sum of contributions; elements of 16 bits are summed in 32 bits, and rounded once at the end.
-struct SliceSum {
-    buffer: Buffer,
-    dtype: DType,
-}
-
 impl SliceValue {
-    /// Notes a contribution to the open round for the digests.
-    pub(super) fn note_push(
-        &mut self,
-        slot: &Slot,
-        (first, rows): (bool, bool),
-        rank: u64,
-        data: &Bytes,
-    ) {
-        let Some(digests) = &mut self.digests else { return };
-        if rows {
-            digests.add_rows(first, rank, data, slot);
-        } else {
-            digests.add(first, rank, data);
-        }
-    }
-
-    /// Digests the value of a round that has closed, while it is in the cache.
-    pub(super) fn note_round(
-        &mut self,
-        slot: &Slot,
-        round: u64,
-        failed: bool,
-        handling: &Handling,
-    ) {
-        let Some(digests) = &mut self.digests else { return };
+    /// Calls `work` with the bytes of the stored value, and with its state.
+    pub(super) fn with_stored(&self, slot: &Slot, work: impl FnOnce(&[u8], &Value)) {
         let value = slot.value.own();
         let stored = match &self.shared {
             Some(shared) => shared.bytes(),
             None => value.buffer.bytes(),
         };
-        digests.close((slot, round, failed), &stored[..slot.bytes()], &value, handling);
-    }
-
-    /// A call has replaced the value.
-    fn note_replacement(&mut self) {
-        if let Some(digests) = &mut self.digests {
-            digests.replaced();
-        }
+        work(&stored[..slot.bytes()], &value);
     }
 
     fn extras_mut(&mut self) -> &mut SliceExtras {
@@ -159,7 +118,6 @@ impl SliceValue {
 
     pub(super) fn install(&mut self, of: SliceContext<'_>, data: Bytes) -> Result<()> {
         of.slot.value.own().buffer = own(data, of.blocks)?;
-        self.note_replacement();
         self.shared = None;
         Ok(())
     }
@@ -176,7 +134,6 @@ impl SliceValue {
                 let (merger, mut value) = (handling.merger_of(of.slot.key), of.slot.value.own());
                 let restored = slice_state::restore(of.slot, &mut value, state, merger, of.blocks);
                 if restored.is_ok() {
-                    self.note_replacement();
                     self.shared = None;
                 }
                 restored
@@ -410,7 +367,7 @@ impl SliceValue {
         &mut self,
         SliceContext { slot, blocks, .. }: SliceContext<'_>,
         wanted: &[u8],
-        handling: Option<&Handling>,
+        (handling, known): (Option<&Handling>, Option<RunDigest>),
     ) -> std::result::Result<Bytes, Failure> {
         if let Some(failure) = self.failure().filter(|_| wanted != [WANT_VALUE]) {
             return Err(failure.clone());
@@ -430,7 +387,6 @@ impl SliceValue {
                 let merger = handling.map_or(&Merger::Assign, |it| it.merger_of(slot.key));
                 let value = slot.value.own();
                 let states = state_runs(optimizer_of(merger), &value);
-                let known = self.digests.as_ref().and_then(|it| it.value());
                 let whole = || RunDigest::of(&shared.bytes()[..slot.bytes()]);
                 let runs = std::iter::once(known.unwrap_or_else(whole));
                 blocks.join(&[&slice_digest::encode(runs.chain(states))])
@@ -460,102 +416,6 @@ impl SliceValue {
 /// Whether the value of a slice lies inside of its slot.
 fn is_small(slot: &Slot) -> bool {
     slot.bytes() <= INSIDE
-}
-
-fn merge(of: SliceContext<'_>, values: &[Lent], merger: &Merger) -> Result<()> {
-    let ours = !matches!(merger, Merger::Updater(_));
-    let _floats = ours.then(DefaultFloats::enter);
-    let (applier, value) = (&of.local.applier, &mut of.slot.value.own());
-    as_push(of.slot, values, |push| applier.merge(push, merger, value, None)).map(|_| ())
-}
-
-/// Adds a contribution to the sum before it, if there is one, in memory of its own.
-fn fold(of: SliceContext<'_>, before: Option<SliceSum>, next: &Bytes) -> Result<SliceSum> {
-    let SliceContext { slot, local, blocks } = of;
-    let dtype = match slot.dtype {
-        DType::F16 | DType::BF16 => DType::F32,
-        dtype => dtype,
-    };
-    let shape = [i64::try_from(slot.count).unwrap_or(i64::MAX)];
-    let wide = Slot::new(slot.key, slot.order, dtype, &shape, slot.count)?;
-    let buffer = blocks.take(wide.bytes())?;
-    let _floats = DefaultFloats::enter();
-    let added = next.read(|bytes| {
-        let so_far = before.as_ref().map(|sum| Lent::of(Array::of(&sum.buffer, sum.dtype)));
-        let values: SmallVec<[Lent; 2]> =
-            so_far.into_iter().chain([lent(bytes, slot.dtype)]).collect();
-        local.keys.team.sum(&wide, &values, &buffer)
-    });
-    if let Some(before) = before {
-        blocks.give_back(before.buffer);
-    }
-    added.unwrap_or(Ok(()))?;
-    Ok(SliceSum { buffer, dtype })
-}
-
-/// Merges pushed rows, whose sums are made in a dtype and an order.
-fn merge_rows<'a>(
-    of: SliceContext<'_>,
-    (dtype, order): (DType, SumOrder<'static>),
-    pushed: impl Iterator<Item = (u64, RowsOf<'a>)>,
-    merger: &Merger,
-) -> Result<()> {
-    let SliceContext { slot, local, blocks } = of;
-    let value = &mut slot.value.own();
-    if dtype == slot.dtype {
-        let merge = |push: &KeyPush<'_>| {
-            local.applier.merge_pushed_rows(push, order, pushed, value, merger)
-        };
-        return as_push(slot, &[], merge).map(|_| ());
-    }
-    // Each row is rounded once, when its sum is pushed.
-    let wide = wide_slot(slot)?;
-    let take = |bytes| blocks.take(bytes);
-    let (ids, sums) = local.applier.sum_pushed_rows(&wide, order, pushed, take)?;
-    let (lent, shape) = (Lent::of(Array::of(&sums, dtype)), [i64::MAX]);
-    let rounded = [(0, RowsOf { lent: &lent, shape: &shape, ids: &ids })].into_iter();
-    let merged = as_push(slot, &[], |push| {
-        local.applier.merge_pushed_rows(push, order, rounded, value, merger)
-    });
-    blocks.give_back(sums);
-    merged.map(|_| ())
-}
-
-/// Merges like a push of the local store, without an outer deadline or a cancellation.
-fn as_push<T>(slot: &Slot, values: &[Lent], merge: impl FnOnce(&KeyPush<'_>) -> T) -> T {
-    let patience = crate::deadline::LazyDeadline::new(None);
-    let limits = CallLimits { patience: &patience, cancel: None };
-    merge(&KeyPush { call: "push", slot, values, outs: &[], limits, touched: 0 })
-}
-
-/// Units of a push of rows, and their values, which are of a dtype.
-fn part_of(bytes: &[u8], dtype: DType, slot: &Slot) -> Result<(Vec<usize>, Lent)> {
-    let (units, unit_bytes) = (slot.rows(), slot.row_length() * dtype.size());
-    let bad = || fail!(InvalidArgument, "a push of rows that does not fit its slice");
-    let (runs, taken) = row_runs::decode(bytes, units).ok_or_else(bad)?;
-    let mut ids = Vec::with_capacity(runs.iter().map(|run| run.count as usize).sum());
-    for run in &runs {
-        ids.extend((run.first..run.first + run.count).map(|id| id as usize));
-    }
-    let values = &bytes[taken..];
-    if values.len() != ids.len() * unit_bytes {
-        return Err(bad());
-    }
-    Ok((ids, lent(values, dtype)))
-}
-
-/// Copies the requested rows of a value, contiguously.
-fn rows_of(stored: &[u8], runs: &[u8], slot: &Slot, blocks: &Arc<BlockPool>) -> Result<Block> {
-    let unit = slot.row_length() * slot.dtype.size();
-    let bad = || fail!(InvalidArgument, "rows that are not there");
-    let (runs, _) = row_runs::decode(runs, slot.rows()).ok_or_else(bad)?;
-    let count: usize = runs.iter().map(|run| run.count as usize).sum();
-    blocks.make(count * unit, |room| {
-        for run in &runs {
-            let start = run.first as usize * unit;
-            room.put(stored[start..start + run.count as usize * unit].into());
-        }
-    })
 }
 
 /// Buffer of a value that fills a slice; without a copy if no message shares the block.

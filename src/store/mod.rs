@@ -388,6 +388,10 @@ impl Store {
             let is_first = !self.closed.swap(true, Ordering::SeqCst);
             let left = match &self.remote {
                 Some(remote) if is_first => remote.close(deadline),
+                None if is_first => {
+                    local.close_digest_log(deadline);
+                    Ok(())
+                }
                 _ => Ok(()),
             };
             // Also in a second close, behind one that has timed out here.

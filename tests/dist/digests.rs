@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use kvstore::{Config, ErrorKind, Key, KeyDigest, Store, Tensor, TensorMut, bf16, f16};
+use kvstore::{
+    Config, ErrorKind, JobDigests, Key, KeyDigest, Observer, Store, Tensor, TensorMut, bf16, f16,
+};
 
 use super::common::digest;
 use super::common::random::Random;
@@ -114,5 +116,91 @@ fn a_digest_waits_for_the_round_of_this_worker_and_names_what_is_missing() {
     let unknown = failure(first.digest(&[Key::from(9u64)]), ErrorKind::KeyNotFound);
     assert!(unknown.contains("key 9"), "{unknown}");
     super::job::both([&first, &second], |store| store.close(Duration::from_secs(20)).unwrap());
+    others.end().into_iter().for_each(Result::unwrap);
+}
+
+/// What an observer sees of a job that has had `rounds` rounds of some keys, and the digests of its worker.
+fn observed(job: &Job, rounds: usize) -> (JobDigests, Vec<KeyDigest>) {
+    let others = job.start();
+    let store = job.open(0, &others.root).unwrap();
+    store.set_optimizer("adam", "learning_rate=0.01").unwrap();
+    let keys: Vec<Key> = (5u64..).take(SHAPES.len()).map(Key::from).collect();
+    for (key, shape) in keys.iter().zip(SHAPES) {
+        let start = numbers::<f32>(0, 0, count(shape));
+        store.init(*key, Tensor::new(&start, shape).unwrap()).unwrap();
+        for round in 1..=rounds {
+            let value = numbers::<f32>(0, round, count(shape));
+            store.push(*key, Tensor::new(&value, shape).unwrap()).unwrap();
+        }
+    }
+    // A key without a round.
+    store.init(99u64, &[1.0f32; 4]).unwrap();
+    let expected = store.digest(&keys).unwrap();
+    let config = job.config("worker", None, &others.root);
+    let seen = Observer::digests(&config, Duration::from_secs(20)).unwrap();
+    store.close(Duration::from_secs(20)).unwrap();
+    others.end().into_iter().for_each(Result::unwrap);
+    (seen, expected)
+}
+
+#[test]
+fn an_observer_sees_the_digests_of_workers_and_those_of_common_rounds() {
+    if other_build::is_used() {
+        return;
+    }
+    let job = |servers, slice: usize, scope| {
+        Job::new(1, servers).with("slice_bytes", slice).with("digests", scope)
+    };
+    let (all, expected) = observed(&job(2, 4096, "all"), 5);
+    let of_keys: Vec<_> =
+        all.keys.iter().map(|it| (it.key, it.round, it.value, it.state)).collect();
+    let keys = (5..).zip(&expected);
+    let whole = keys.map(|(key, it)| (key, it.round, Some(it.value), Some(it.state)));
+    assert_eq!(of_keys, whole.collect::<Vec<_>>());
+    assert_eq!(all.scope, "all");
+    let rounds: Vec<_> = all.rounds.iter().map(|it| (it.round, it.keys)).collect();
+    assert_eq!(rounds, [1, 2, 4].map(|round| (round, SHAPES.len())));
+    // Other servers, slices and numbers of rounds: the digests of common rounds are the same.
+    let (values, expected) = observed(&job(3, 8192, "values"), 4);
+    assert_eq!((values.scope, &values.rounds), ("values", &all.rounds));
+    for ((key, other), expected) in values.keys.iter().zip(&all.keys).zip(&expected) {
+        assert_eq!((key.round, key.value, key.state), (4, Some(expected.value), None));
+        assert_eq!(key.earlier, other.earlier);
+        assert_eq!(key.earlier.last(), Some(&(4, expected.value)));
+    }
+    let bytes = values.keys.iter().flat_map(|key| [key.key, key.value.unwrap()]);
+    let bytes: Vec<u8> = bytes.flat_map(u64::to_le_bytes).collect();
+    assert_eq!(values.rounds.last().unwrap().digest, digest::of(&bytes));
+    let (off, _) = observed(&job(1, 8192, "off"), 1);
+    assert_eq!(off, JobDigests { scope: "off", ..JobDigests::default() });
+}
+
+#[test]
+fn an_observer_sees_all_pages_of_many_keys() {
+    if other_build::is_used() {
+        return;
+    }
+    let job = Job::new(1, 2).with("digests", "values");
+    let others = job.start();
+    let store = job.open(0, &others.root).unwrap();
+    let keys: Vec<Key> = (0..5_000u64).map(Key::from).collect();
+    let values: Vec<f32> = (0..5_000u16).map(f32::from).collect();
+    let tensors: Vec<_> = values.chunks(1).map(|it| Tensor::new(it, &[1]).unwrap()).collect();
+    store.init_list(&keys, &tensors).unwrap();
+    store.push_list(&keys, &tensors).unwrap();
+    let expected = store.digest(&keys).unwrap();
+    let config = job.config("worker", None, &others.root);
+    let look = || Observer::digests(&config, Duration::from_secs(20)).unwrap();
+    let seen = look();
+    let found: Vec<_> = seen.keys.iter().map(|it| (it.key, it.value)).collect();
+    let expected = (0..).zip(&expected).map(|(key, it)| (key, Some(it.value)));
+    assert_eq!(found, expected.collect::<Vec<_>>());
+    assert_eq!(seen.rounds.len(), 1);
+    // A key that is removed is seen no more; its next life begins with its first round.
+    store.remove(&keys[..1]).unwrap();
+    store.init(0u64, &[3.0f32]).unwrap();
+    let seen = look();
+    assert_eq!((seen.keys.len(), seen.keys[0].key), (4_999, 1));
+    store.close(Duration::from_secs(20)).unwrap();
     others.end().into_iter().for_each(Result::unwrap);
 }

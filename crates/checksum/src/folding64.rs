@@ -3,11 +3,12 @@
 #![allow(unsafe_code, reason = "instructions that not every processor has")]
 
 use std::arch::x86_64::{
-    __m128i, _mm_cvtsi128_si64, _mm_extract_epi64, _mm_loadu_si128, _mm_set_epi64x, _mm_xor_si128,
+    __m128i, _mm_clmulepi64_si128, _mm_cvtsi64_si128, _mm_extract_epi64, _mm_loadu_si128,
+    _mm_set_epi64x, _mm_slli_si128, _mm_srli_si128, _mm_xor_si128,
 };
 
 use crate::folding::{self, STEP as WIDE_STEP, one_further};
-use crate::tables64::{by_tables, power};
+use crate::tables64::{POLYNOMIAL, power, times_x};
 
 /// Bytes of a lane, and of one step.
 const LANE: usize = 16;
@@ -27,6 +28,23 @@ const fn factors(bytes: u32) -> (i64, i64) {
 const BY_WIDE_STEP: (i64, i64) = factors(256);
 const BY_STEP: (i64, i64) = factors(64);
 const BY_LANE: (i64, i64) = factors(16);
+
+/// The quotient of x^128 and the polynomial, with its bits reversed: the 64 highest of 65. The lowest one would
+/// only change the half of the product that is dropped.
+const QUOTIENT: u64 = quotient();
+
+const fn quotient() -> u64 {
+    // Long division, from the highest bit on: the remainder begins with that of x^64.
+    let (mut rest, mut quotient, mut bit) = (POLYNOMIAL, 1, 1);
+    while bit < 64 {
+        if rest & 1 == 1 {
+            quotient |= 1 << bit;
+        }
+        rest = times_x(rest);
+        bit += 1;
+    }
+    quotient
+}
 
 /// Appends all whole steps to the digest; gives it, and the remaining bytes.
 pub(super) fn append(sum: u64, bytes: &[u8]) -> (u64, &[u8]) {
@@ -72,9 +90,15 @@ fn end([mut last, rest @ ..]: [__m128i; 4]) -> u64 {
     for lane in rest {
         last = one_further(last, BY_LANE, lane);
     }
-    let low = _mm_cvtsi128_si64(last).to_le_bytes();
-    let high = _mm_extract_epi64::<1>(last).to_le_bytes();
-    !by_tables(by_tables(0, &low), &high)
+    // The first half moves behind the second: its product and the second half are the rest to divide.
+    let shifted = _mm_clmulepi64_si128::<0x00>(last, _mm_cvtsi64_si128(BY_LANE.1));
+    let rest = _mm_xor_si128(shifted, _mm_srli_si128::<8>(last));
+    // Barrett's division: a table of 16 KiB would leave the cache between the digests of two values.
+    let divisor = _mm_set_epi64x(QUOTIENT.cast_signed(), (POLYNOMIAL << 1 | 1).cast_signed());
+    let quotient = _mm_clmulepi64_si128::<0x10>(rest, divisor);
+    let product = _mm_clmulepi64_si128::<0x00>(quotient, divisor);
+    let product = _mm_xor_si128(product, _mm_slli_si128::<8>(quotient));
+    !_mm_extract_epi64::<1>(_mm_xor_si128(rest, product)).cast_unsigned()
 }
 
 #[target_feature(enable = "sse4.1")]

@@ -191,11 +191,12 @@ pub use job::{
 pub use machine::Machine;
 pub use membership::{AdmissionError, AuthenticatedPeer, Scheduler, is_at};
 pub use message::{
-    BadFrame, Body, BundleEntry, BundleParts, ExitNotice, HEADER, Header, JobView, KeySpec, Look,
-    MOST_EXTENSIONS, MemberReport, MemberState, Message, MessageKind, PartialFrame, Placement,
-    SliceName, VERSION, VerifiedFrame, copy, is_echo, read_table, write, write_front, write_parts,
+    BadFrame, Body, BundleEntry, BundleParts, DigestScope, ExitNotice, HEADER, Header, JobView,
+    KeySpec, Look, MOST_DIGESTS, MOST_EXTENSIONS, MemberReport, MemberState, Message, MessageKind,
+    PartialFrame, Placement, SeenDigests, SliceDigest, SliceName, VERSION, VerifiedFrame, copy,
+    is_echo, read_table, write, write_front, write_parts,
 };
-pub use node::{Node, NodeStart};
+pub use node::{DigestLook, Node, NodeStart};
 pub use peers::{OutgoingFrame, PeerEvent, TracedMessage};
 pub use sequence_map::SequenceMap;
 pub use server::{Server, ServerAction, ValueRequest};

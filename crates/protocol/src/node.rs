@@ -1,8 +1,12 @@
 //! A worker or a server (also: member, endpoint): its machine, its links, and its client of the scheduler.
 
+mod looks;
+
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::vec::Drain;
+
+pub use looks::DigestLook;
 
 use super::drops::{DropCount, DropReason, Handled};
 use super::job::{
@@ -12,8 +16,7 @@ use super::machine::{Machine, NodeRole, SchedulerRequest};
 use super::membership::{Client, ClientEvent, GOODBYE};
 use super::message::kinds::{Report, Suspect};
 use super::message::{
-    BadFrame, BundleParts, Content, Header, Look, MemberState, Message, MessageKind, Standing,
-    echo_of,
+    BadFrame, BundleParts, Content, Header, MemberState, Message, MessageKind, Standing,
 };
 use super::peers::{Incoming, OutgoingFrame, OutgoingMessage, PeerEvent, Peers};
 #[cfg(test)]
@@ -61,6 +64,8 @@ pub struct Node<D, R> {
     bundles: Vec<Arc<BundleParts<D>>>,
     /// A frame of each server has arrived, on a worker: then the first contact is made.
     met: bool,
+    /// Unanswered requests for digests, on a server.
+    looks: Vec<DigestLook>,
 }
 
 #[expect(private_bounds, reason = "only the worker and the server of this crate are roles")]
@@ -83,6 +88,7 @@ impl<D: Data, R: NodeRole<D>> Node<D, R> {
             transports: TransportsByAddress::new(),
             bundles: Vec::new(),
             met: R::ROLE != Role::Worker,
+            looks: Vec::new(),
         }
     }
 
@@ -122,23 +128,6 @@ impl<D: Data, R: NodeRole<D>> Node<D, R> {
                  on the way (MTU), for which `kvstore doctor` looks"
             );
             failure.text.extend(words(hint));
-        }
-    }
-
-    /// Answers an observer's probe of the frame size (path MTU). Of all Looks, servers answer only these.
-    fn echo(&mut self, message: Message<D>, now: Time) -> Handled {
-        if !self.net.may_echo(now) {
-            return Err(DropReason::TooMany);
-        }
-        let (head, echo) = (message.head, Look::echo(message.body.fields()));
-        let content = Content::read(&head, message.body)?;
-        match (content, echo) {
-            (Content::Look(look), Some(bytes)) if R::ROLE == Role::Server => {
-                let answer = Message::new(MessageKind::Seen, echo_of(bytes));
-                self.net.answer_look(&head, &look, answer);
-                Ok(())
-            }
-            _ => Err(DropReason::Misdirected),
         }
     }
 
@@ -431,7 +420,7 @@ impl<D: Data, R: NodeRole<D>> Machine<D> for Node<D, R> {
         self.part.tell_time(now);
         let (from, kind) = (message.head.sender(), message.head.kind);
         if kind == MessageKind::Look {
-            let handled = self.echo(message, now);
+            let handled = self.look(message, now);
             return self.net.note_handled(from, kind, handled);
         }
         match self.net.receive(message, now, self.part.room_for(from)) {

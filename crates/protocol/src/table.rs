@@ -27,7 +27,10 @@ impl<K, V> Default for Table<K, V> {
 }
 
 impl<K, V> Table<K, V> {
-    pub(crate) fn len(&self) -> usize {
+    /// Number of entries.
+    #[must_use]
+    #[allow(clippy::len_without_is_empty, reason = "positions are counted, and nothing else")]
+    pub fn len(&self) -> usize {
         self.entries.len()
     }
 
@@ -36,7 +39,7 @@ impl<K, V> Table<K, V> {
     }
 
     /// Entries at these positions, each of which must be in the table.
-    pub(crate) fn range(&self, positions: Range<usize>) -> impl Iterator<Item = (&K, &V)> {
+    pub fn range(&self, positions: Range<usize>) -> impl Iterator<Item = (&K, &V)> {
         self.entries.get_range(positions).into_iter().flatten()
     }
 

@@ -7,6 +7,7 @@ use super::apply::{Applier, CallLimits, KeyPush};
 use super::checkpoint::check_byte_order;
 use super::merger::{Handling, Merger};
 use super::table::{Slot, Value};
+use crate::deadline::Deadline;
 #[cfg(feature = "dist")]
 use crate::digest::{self, DigestSettings};
 use crate::digest::{Contributions, DigestLog, KeyDigest, LogHead, RoundRecord, RunDigest};
@@ -70,6 +71,11 @@ impl Local {
         // Short calls merge without a record.
         self.keys.table.set_short_merge(None);
         Ok(())
+    }
+
+    /// Ends the digest log, if there is one: a program may end without freeing its store.
+    pub(crate) fn close_digest_log(&self, deadline: Deadline) {
+        self.applier.digests.get().into_iter().for_each(|log| log.finish(deadline));
     }
 
     /// Logs the names of keys, which the servers of a job do not know.

@@ -130,18 +130,16 @@ impl RunLog {
             bail!("\"{}\" has no digest log: no file ends in .jsonl", folder.display());
         }
         for file in files {
-            log.read_file(&file)?;
-        }
-        if log.keys.is_empty() {
-            bail!("\"{}\" has a digest log without a round", folder.display());
+            let bytes =
+                fs::read(&file).with_context(|| format!("cannot read \"{}\"", file.display()))?;
+            log.take_file(&file, &bytes)?;
         }
         log.finish()?;
         Ok(log)
     }
 
-    fn read_file(&mut self, path: &Path) -> anyhow::Result<()> {
-        let shown = path.display();
-        let bytes = fs::read(path).with_context(|| format!("cannot read \"{shown}\""))?;
+    /// Takes the lines of a file.
+    pub(super) fn take_file(&mut self, path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
         // A part of a line at the end is one that a killed process has begun, or a running one writes now.
         let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
         let mut state = FileState::default();
@@ -149,7 +147,7 @@ impl RunLog {
         for (number, line) in (1..).zip(bytes[..whole].split_inclusive(|byte| *byte == b'\n')) {
             let line = line.strip_suffix(b"\n").unwrap_or(line);
             let read = read_line(line).and_then(|line| self.take(line, &mut state, is_older));
-            read.with_context(|| format!("line {number} of \"{shown}\""))?;
+            read.with_context(|| format!("line {number} of \"{}\"", path.display()))?;
         }
         self.open += usize::from(state.has_rounds && !state.has_ended && !is_older);
         Ok(())
@@ -236,7 +234,10 @@ impl RunLog {
 
     /// Combines slices to whole keys, and numbers their rounds through all generations. A round of which a
     /// slice has no line is left out.
-    fn finish(&mut self) -> anyhow::Result<()> {
+    pub(super) fn finish(&mut self) -> anyhow::Result<()> {
+        if self.keys.is_empty() {
+            bail!("\"{}\" has a digest log without a round", self.path.display());
+        }
         if self.kinds.iter().any(|kind| kind.ends_with("async")) {
             bail!(
                 "\"{}\" is the log of a dist_async job, whose pushes have no order that a second run has too",

@@ -2,6 +2,8 @@
 
 mod checkpoint;
 mod compare;
+#[cfg(test)]
+mod fuzz;
 mod log;
 mod report;
 

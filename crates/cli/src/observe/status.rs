@@ -6,11 +6,12 @@ use std::thread;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use kvstore::{Result, View};
+use kvstore::{JobDigests, Observer, Result, View};
+use serde::Serialize;
 
 use crate::messages::say;
 use crate::observe::look::{FIRST, ObservedJob};
-use crate::observe::show::table;
+use crate::observe::show::{digests, table};
 
 /// Shows the state of a running job, once.
 ///
@@ -23,6 +24,10 @@ pub(crate) struct Arguments {
     /// How to show it
     #[arg(long, value_enum, default_value_t = StatusFormat::Json)]
     format: StatusFormat,
+
+    /// Show the digests of all keys too, for a comparison with another job
+    #[arg(long)]
+    digests: bool,
 
     /// The time that rates and latencies are about
     #[arg(long, value_name = "MILLISECONDS", default_value_t = 500)]
@@ -44,9 +49,12 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
         say("status", text);
         return ExitCode::from(2);
     }
-    let text = look(arguments).map(|view| match arguments.format {
-        StatusFormat::Json => json(&view),
-        StatusFormat::Table => table::table(&view),
+    let text = look(arguments).map(|status| match arguments.format {
+        StatusFormat::Json => json(&status),
+        StatusFormat::Table => {
+            let digests = status.digests.as_ref().map_or(String::new(), digests::table);
+            table::table(&status.view) + &digests
+        }
     });
     match text {
         Ok(text) => {
@@ -61,9 +69,25 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
     }
 }
 
-/// Two views: the second one has rates.
-fn look(arguments: &Arguments) -> Result<View> {
+/// The state of a job, and the digests of its keys.
+#[derive(Serialize)]
+struct JobStatus {
+    #[serde(flatten)]
+    view: View,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    digests: Option<JobDigests>,
+}
+
+fn look(arguments: &Arguments) -> Result<JobStatus> {
     let timeout = Duration::from_millis(arguments.timeout_ms).min(FIRST * 720);
+    let view = view(arguments, timeout)?;
+    let config = arguments.target.config()?;
+    let digests = arguments.digests.then(|| Observer::digests(&config, timeout)).transpose()?;
+    Ok(JobStatus { view, digests })
+}
+
+/// Two views: the second one has rates.
+fn view(arguments: &Arguments, timeout: Duration) -> Result<View> {
     let mut observer = arguments.target.open()?;
     let first = observer.look(timeout)?;
     if arguments.interval_ms == 0 {
@@ -73,7 +97,7 @@ fn look(arguments: &Arguments) -> Result<View> {
     observer.look(timeout)
 }
 
-fn json(view: &View) -> String {
-    let text = serde_json::to_string_pretty(view);
+fn json(status: &JobStatus) -> String {
+    let text = serde_json::to_string_pretty(status);
     text.map_or_else(|error| error.to_string(), |text| text + "\n")
 }

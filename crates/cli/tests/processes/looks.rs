@@ -134,6 +134,44 @@ fn those_who_look_leave_nothing_behind_and_disturb_nobody() {
     assert!(calm, "{:?}, at most {most:?}", resources(running.scheduler()));
 }
 
+#[test]
+fn two_running_jobs_are_compared_by_their_digests() {
+    let _turn = Turn::take();
+    let digests = |job: &Job| -> serde_json::Value {
+        let mut command = Command::new(KVSTORE);
+        command.args(["status", &job.root, "--digests", "--interval-ms", "0"]);
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        serde_json::from_slice::<serde_json::Value>(&output.stdout).unwrap()["digests"].take()
+    };
+    let job = |servers| {
+        let job = Job::new("train", 2, servers).with("digests", "values");
+        job.with("slice_bytes", 8192).told(COUNT, 5_000).told(PAUSE_MS, 5).told(ROUNDS, 1_000_000)
+    };
+    let jobs = [job(1), job(2)];
+    let mut running = jobs.each_ref().map(Job::start);
+    // One of them is further.
+    running[0].hear("sum 12");
+    running[1].hear("sum 5");
+    let [further, later] = jobs.each_ref().map(digests);
+    let at = |seen: &serde_json::Value, round: u64| {
+        seen["rounds"].as_array().unwrap().iter().find(|it| it["round"] == round).cloned()
+    };
+    assert_eq!(further["scope"], "values");
+    for round in [1, 2, 4] {
+        let [one, other] = [&further, &later].map(|seen| at(seen, round));
+        assert!(one.is_some() && one == other, "round {round}: {further} and {later}");
+    }
+    assert!(at(&further, 8).is_some(), "{further}");
+    let output = Command::new(KVSTORE)
+        .args(["status", &jobs[1].root, "--digests", "--interval-ms", "0", "--format", "table"])
+        .output()
+        .unwrap();
+    let table = String::from_utf8(output.stdout).unwrap();
+    let digest = later["rounds"][0]["digest"].as_str().unwrap();
+    assert!(table.contains("digest of all values") && table.contains(digest), "{table}");
+}
+
 /// Open files and threads.
 fn resources(process: &Process) -> [usize; 2] {
     let count = |what: &str| {

@@ -2,6 +2,7 @@
 
 mod body;
 mod bundle;
+mod digests;
 mod facts;
 mod fields;
 mod header;
@@ -23,6 +24,7 @@ pub(crate) use body::{
 pub use body::{ExitNotice, KeySpec, MemberState, Placement, SliceName};
 pub use bundle::{BundleEntry, BundleParts, read_table, write_parts};
 pub(crate) use bundle::{MOST_BYTES, MOST_PARTS, SpareBundles};
+pub use digests::{DigestScope, MOST_DIGESTS, SeenDigests, SliceDigest};
 pub(crate) use facts::echo_of;
 pub use facts::{JobView, Look, MemberReport, is_echo};
 pub(crate) use fields::Field;

@@ -20,7 +20,9 @@ pub use crate::message::encode;
 /// Decoded fields are others after they are encoded and decoded again.
 pub fn parse(bytes: &[u8]) {
     use crate::job::Peer;
-    use crate::message::{Book, Field as _, Hello, JobView, Look, Placement, Proposal, failed};
+    use crate::message::{
+        Book, Field as _, Hello, JobView, Look, Placement, Proposal, SeenDigests, failed,
+    };
     use crate::telemetry::ProcessStats;
 
     fn again<T: PartialEq>(
@@ -41,5 +43,6 @@ pub fn parse(bytes: &[u8]) {
     again(JobView::decode, JobView::encode, bytes);
     again(<(Peer, u64)>::decode, <(Peer, u64)>::encode, bytes);
     again(|bytes| failed::decode(bytes, 0), failed::encode, bytes);
-    let _ = (Look::decode(bytes), Look::echo(bytes));
+    again(SeenDigests::decode, SeenDigests::encode, bytes);
+    let _ = (Look::decode(bytes), Look::echo(bytes), Look::digests(bytes));
 }

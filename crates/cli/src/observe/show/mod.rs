@@ -2,6 +2,7 @@
 //! rendering.
 
 pub(crate) mod cells;
+pub(crate) mod digests;
 pub(crate) mod table;
 pub(crate) mod transports;
 pub(crate) mod units;

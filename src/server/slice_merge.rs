@@ -1,0 +1,130 @@
+//! Sums and merges of a slice (also called: aggregation, kernels), with the code of the local store.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::slice_context::{SliceContext, lent};
+use super::tree_sum::wide_slot;
+use crate::error::{Result, fail};
+use crate::job::row_runs;
+use crate::kernel::SumOrder;
+use crate::local::apply::{CallLimits, KeyPush};
+use crate::local::merger::Merger;
+use crate::local::plan::RowsOf;
+use crate::local::table::Slot;
+use crate::runtime::{Block, BlockPool, Bytes};
+use crate::sys::DefaultFloats;
+use crate::tensor::{Array, Buffer, DType, Lent};
+
+/// Sum of contributions; elements of 16 bits are summed in 32 bits, and rounded once at the end.
+pub(super) struct SliceSum {
+    pub(super) buffer: Buffer,
+    pub(super) dtype: DType,
+}
+
+/// Merges values into the stored one.
+pub(super) fn merge(of: SliceContext<'_>, values: &[Lent], merger: &Merger) -> Result<()> {
+    let ours = !matches!(merger, Merger::Updater(_));
+    let _floats = ours.then(DefaultFloats::enter);
+    let (applier, value) = (&of.local.applier, &mut of.slot.value.own());
+    as_push(of.slot, values, |push| applier.merge(push, merger, value, None)).map(|_| ())
+}
+
+/// Adds a contribution to the sum before it, if there is one, in memory of its own.
+pub(super) fn fold(
+    of: SliceContext<'_>,
+    before: Option<SliceSum>,
+    next: &Bytes,
+) -> Result<SliceSum> {
+    let SliceContext { slot, local, blocks } = of;
+    let dtype = match slot.dtype {
+        DType::F16 | DType::BF16 => DType::F32,
+        dtype => dtype,
+    };
+    let shape = [i64::try_from(slot.count).unwrap_or(i64::MAX)];
+    let wide = Slot::new(slot.key, slot.order, dtype, &shape, slot.count)?;
+    let buffer = blocks.take(wide.bytes())?;
+    let _floats = DefaultFloats::enter();
+    let added = next.read(|bytes| {
+        let so_far = before.as_ref().map(|sum| Lent::of(Array::of(&sum.buffer, sum.dtype)));
+        let values: SmallVec<[Lent; 2]> =
+            so_far.into_iter().chain([lent(bytes, slot.dtype)]).collect();
+        local.keys.team.sum(&wide, &values, &buffer)
+    });
+    if let Some(before) = before {
+        blocks.give_back(before.buffer);
+    }
+    added.unwrap_or(Ok(()))?;
+    Ok(SliceSum { buffer, dtype })
+}
+
+/// Merges pushed rows, whose sums are made in a dtype and an order.
+pub(super) fn merge_rows<'a>(
+    of: SliceContext<'_>,
+    (dtype, order): (DType, SumOrder<'static>),
+    pushed: impl Iterator<Item = (u64, RowsOf<'a>)>,
+    merger: &Merger,
+) -> Result<()> {
+    let SliceContext { slot, local, blocks } = of;
+    let value = &mut slot.value.own();
+    if dtype == slot.dtype {
+        let merge = |push: &KeyPush<'_>| {
+            local.applier.merge_pushed_rows(push, order, pushed, value, merger)
+        };
+        return as_push(slot, &[], merge).map(|_| ());
+    }
+    // Each row is rounded once, when its sum is pushed.
+    let wide = wide_slot(slot)?;
+    let take = |bytes| blocks.take(bytes);
+    let (ids, sums) = local.applier.sum_pushed_rows(&wide, order, pushed, take)?;
+    let (lent, shape) = (Lent::of(Array::of(&sums, dtype)), [i64::MAX]);
+    let rounded = [(0, RowsOf { lent: &lent, shape: &shape, ids: &ids })].into_iter();
+    let merged = as_push(slot, &[], |push| {
+        local.applier.merge_pushed_rows(push, order, rounded, value, merger)
+    });
+    blocks.give_back(sums);
+    merged.map(|_| ())
+}
+
+/// Merges like a push of the local store, without an outer deadline or a cancellation.
+fn as_push<T>(slot: &Slot, values: &[Lent], merge: impl FnOnce(&KeyPush<'_>) -> T) -> T {
+    let patience = crate::deadline::LazyDeadline::new(None);
+    let limits = CallLimits { patience: &patience, cancel: None };
+    merge(&KeyPush { call: "push", slot, values, outs: &[], limits, touched: 0 })
+}
+
+/// Units of a push of rows, and their values, which are of a dtype.
+pub(super) fn part_of(bytes: &[u8], dtype: DType, slot: &Slot) -> Result<(Vec<usize>, Lent)> {
+    let (units, unit_bytes) = (slot.rows(), slot.row_length() * dtype.size());
+    let bad = || fail!(InvalidArgument, "a push of rows that does not fit its slice");
+    let (runs, taken) = row_runs::decode(bytes, units).ok_or_else(bad)?;
+    let mut ids = Vec::with_capacity(runs.iter().map(|run| run.count as usize).sum());
+    for run in &runs {
+        ids.extend((run.first..run.first + run.count).map(|id| id as usize));
+    }
+    let values = &bytes[taken..];
+    if values.len() != ids.len() * unit_bytes {
+        return Err(bad());
+    }
+    Ok((ids, lent(values, dtype)))
+}
+
+/// Copies the requested rows of a value, contiguously.
+pub(super) fn rows_of(
+    stored: &[u8],
+    runs: &[u8],
+    slot: &Slot,
+    blocks: &Arc<BlockPool>,
+) -> Result<Block> {
+    let unit = slot.row_length() * slot.dtype.size();
+    let bad = || fail!(InvalidArgument, "rows that are not there");
+    let (runs, _) = row_runs::decode(runs, slot.rows()).ok_or_else(bad)?;
+    let count: usize = runs.iter().map(|run| run.count as usize).sum();
+    blocks.make(count * unit, |room| {
+        for run in &runs {
+            let start = run.first as usize * unit;
+            room.put(stored[start..start + run.count as usize * unit].into());
+        }
+    })
+}
