@@ -82,7 +82,7 @@ impl Local {
     }
 
     /// A slot of floats in the dtype of the key that is there, if that is another one of floats.
-    fn as_known(&self, slot: Slot) -> Result<Slot> {
+    fn as_known(&self, mut slot: Slot) -> Result<Slot> {
         let known = self.keys.table.get(slot.key);
         let Some(dtype) = known
             .map(|known| known.dtype)
@@ -93,7 +93,7 @@ impl Local {
         let mut wanted = Slot::new(slot.key, slot.order, dtype, &slot.shape, slot.count)?;
         let buffer = new_buffer(&wanted)?;
         let _floats = DefaultFloats::enter();
-        let from = Lent::of(Array::of(&slot.value.own().buffer, slot.dtype));
+        let from = Lent::of(Array::of(&slot.value.get_mut().buffer, slot.dtype));
         self.keys.team.sum(&wanted, &[from], &buffer)?;
         wanted.value.get_mut().buffer = buffer;
         Ok(wanted)
