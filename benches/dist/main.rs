@@ -6,6 +6,9 @@
 //! `unshare -n sh -c 'ip link set lo up && tc qdisc add dev lo root tbf rate 10gbit burst 4mb latency
 //! 50ms && cargo bench --bench dist -- --tls one-16M'`.
 //!
+//! `--digests` measures a server that digests values, and one that digests everything, beside one that does
+//! not.
+//!
 //! `--many-keys` measures a million keys of 16 bytes instead, in time and memory, and `--large-key` one key
 //! of 4 GB; both beside fixed limits. `--long-link` measures a key of 256 MB over an emulated link between two
 //! network namespaces, where these can be made.
@@ -70,6 +73,9 @@ const PEERS: &str = "--peers";
 /// Lets TLS take turns with TCP alone.
 const TLS: &str = "--tls";
 
+/// Lets servers that digest rounds take turns with one that does not.
+const DIGESTS: &str = "--digests";
+
 /// Measures a job of very many small keys instead.
 const MANY_KEYS: &str = "--many-keys";
 /// Measures a job of one key of 4 GB instead.
@@ -132,8 +138,9 @@ fn main() -> io::Result<()> {
     let header = machine::header(&command, &format!("medians of {} turns", turns()));
     let mut all = Vec::new();
     for case in &cases {
-        if page::flag(TLS) {
-            let figures = take_turns(secrecy(case)?)?;
+        if page::flag(TLS) || page::flag(DIGESTS) {
+            let chosen = if page::flag(TLS) { secrecy(case)? } else { digested(case)? };
+            let figures = take_turns(chosen)?;
             let (title, rows) = (table::title(case), table::of_case(case, &figures));
             println!("\n## {title}\n\n{rows}\n{}", table::ratios(&figures));
             continue;
@@ -160,6 +167,15 @@ fn secrecy(case: &Case) -> io::Result<Vec<Box<dyn Subject>>> {
     let mut subjects: Vec<Box<dyn Subject>> = Vec::new();
     for way in [Way::Tcp, Way::Tls, Way::Token, Way::Integrity] {
         subjects.push(Box::new(ours::Ours::start(case, way, Calls::Queued)?));
+    }
+    Ok(subjects)
+}
+
+/// Ours over shared memory, without digests and with them.
+fn digested(case: &Case) -> io::Result<Vec<Box<dyn Subject>>> {
+    let mut subjects: Vec<Box<dyn Subject>> = Vec::new();
+    for way in [Way::SharedMemory, Way::Values, Way::All] {
+        subjects.push(Box::new(ours::Ours::start(case, way, Calls::Pushpull)?));
     }
     Ok(subjects)
 }

@@ -34,6 +34,10 @@ pub enum Way {
     /// TCP, with a token, of which the keys of records are made.
     Integrity,
     SharedMemory,
+    /// Shared memory, and servers that digest each value.
+    Values,
+    /// Shared memory, and servers that digest values, states and contributions.
+    All,
 }
 
 /// The token of jobs with one.
@@ -58,17 +62,22 @@ impl Way {
             Self::Token => "token",
             Self::Integrity => "integrity",
             Self::SharedMemory => "shm",
+            Self::Values => "values",
+            Self::All => "all",
         }
     }
 }
 
 pub fn config(role: &str, root: &str, way: &str) -> Config {
+    let digests = Some(way).filter(|way| ["values", "all"].contains(way));
+    let shares = way == "shm" || digests.is_some();
     let mut config = Config::new();
     for (name, value) in [
         ("role", role),
         ("root", root),
         ("job", root),
-        ("shm", if way == "shm" { "yes" } else { "no" }),
+        ("shm", if shares { "yes" } else { "no" }),
+        ("digests", digests.unwrap_or("off")),
         ("num_workers", "1"),
         ("num_servers", "1"),
     ] {
@@ -136,6 +145,8 @@ impl Subject for Ours {
             Way::Token => "TCP with a token",
             Way::Integrity => "TCP with integrity=yes",
             Way::SharedMemory => "shared memory",
+            Way::Values => "digests=values",
+            Way::All => "digests=all",
         };
         let calls = match self.calls {
             Calls::Queued => "push + pull",
