@@ -1,0 +1,41 @@
+"""Data-parallel training with PyTorch: import, init, wrap the optimizer.
+
+    import kvstore.torch
+
+    kvstore.torch.init()
+    optimizer = kvstore.torch.DistributedOptimizer(optimizer, model)
+
+Started by `torchrun train.py`, or alone. docs/frameworks/pytorch.md starts from a script of yours.
+"""
+
+try:
+    import torch as _torch  # noqa: F401
+except ImportError as missing:
+    raise ImportError("kvstore.torch needs PyTorch: pip install torch") from missing
+
+from ._collectives import (
+    allgather_object,
+    allreduce,
+    barrier,
+    broadcast_object,
+    broadcast_optimizer_state,
+    broadcast_parameters,
+)
+from ._job import init, rank, shutdown, size, store
+from ._optimizer import Distributed, DistributedOptimizer
+
+__all__ = [
+    "Distributed",
+    "DistributedOptimizer",
+    "allgather_object",
+    "allreduce",
+    "barrier",
+    "broadcast_object",
+    "broadcast_optimizer_state",
+    "broadcast_parameters",
+    "init",
+    "rank",
+    "shutdown",
+    "size",
+    "store",
+]
