@@ -167,6 +167,35 @@ except kvstore.KVStoreError as error:
     assert re.search(r"(worker|server) 1", said), said
 
 
+def test_the_death_of_a_rank_ends_a_hook_of_ddp(program):
+    """While its bucket is under way: the error comes through the future."""
+    text = (
+        BEGIN
+        + """
+torch.distributed.init_process_group("gloo")
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 2))
+model.register_comm_hook(None, kt.ddp_hook())
+for _ in range(3):
+    # Later passes have no calls of gloo.
+    model(torch.ones(1, 3)).sum().backward()
+kt.barrier()
+if kt.rank() == 1:
+    os.kill(os.getpid(), 9)
+try:
+    for _ in range(1000):
+        model(torch.ones(1, 3)).sum().backward()
+except Exception as error:
+    say(error)
+    os._exit(0)
+"""
+    )
+    first, second = by_hand(2, program(text))
+    out, err = first.communicate(timeout=120)
+    second.communicate(timeout=120)
+    assert first.returncode == 0, err
+    assert re.search(r"(worker|server) 1 .*is lost", out), out + err
+
+
 def test_a_restarted_group_makes_a_job_of_its_own(program):
     text = """
 if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" and kt.rank() == 1:

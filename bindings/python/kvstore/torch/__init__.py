@@ -21,18 +21,24 @@ from ._collectives import (
     broadcast_optimizer_state,
     broadcast_parameters,
 )
+from ._embedding import Embedding
+from ._hook import ddp_hook
 from ._job import init, rank, shutdown, size, store
 from ._optimizer import Distributed, DistributedOptimizer
+from ._server import ServerOptimizer
 
 __all__ = [
     "Distributed",
     "DistributedOptimizer",
+    "Embedding",
+    "ServerOptimizer",
     "allgather_object",
     "allreduce",
     "barrier",
     "broadcast_object",
     "broadcast_optimizer_state",
     "broadcast_parameters",
+    "ddp_hook",
     "init",
     "rank",
     "shutdown",
