@@ -2,7 +2,8 @@
 # Runs test suites, goes on after a failure, and ends with the line "N passed, N failed".
 # Usage: scripts/test.sh [suite...]
 #
-#   all      what `make test` runs: every suite below but checks, gpu, mixed, aarch64 and long
+#   all      what `make test` runs: every suite below but checks, gpu, frameworks, mixed, aarch64
+#            and long
 #   checks   formats and lints, each counted as one test
 #   rust     cargo test: unit tests, integration tests, whole jobs, documentation; again without the
 #            distributed stores, and with fault injection; the stand-in for the CUDA driver
@@ -12,6 +13,7 @@
 #   programs the C and C++ tests of ctest, also under the sanitizers and valgrind
 #   go       go vet and go test, also with the race detector and cgocheck2
 #   python   pytest: the Python package, and the manifests for Kubernetes
+#   frameworks  pytest: the parts of the Python package for frameworks, on the real frameworks
 #   examples every example that trains, started as a user would
 #   miri     unit tests under Miri
 #   mixed    jobs whose scheduler and servers are of another release than their workers
@@ -115,9 +117,10 @@ suite_checks() {
   run "rust documentation" count_status env RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --quiet
   run "go format" count_status bash -c '! gofmt -l bindings/go examples/go tests/install/go | grep .'
   if command -v ruff >/dev/null; then
-    run "python lints" count_status ruff check bindings/python examples/python
+    run "python lints" count_status ruff check bindings/python examples/python examples/frameworks
   else
-    run "python compiles" count_status "$python" -m compileall -q bindings/python examples/python
+    run "python compiles" count_status "$python" -m compileall -q bindings/python examples/python \
+      examples/frameworks
   fi
 }
 
@@ -229,6 +232,25 @@ suite_python() {
   while read -r reason; do
     leave_out "some of pytest" "$reason"
   done < <(sed -nE 's/^SKIPPED \[[0-9]+\] [^ ]+ //p' "$logs/pytest.log" | sort -u)
+}
+
+# Each framework has an environment of its own: they want other versions of numpy.
+suite_frameworks() {
+  local torch reason
+  run "library for python" count_step make -s python
+  run "pytest, no framework" count_pytest \
+    "$python" -m pytest -q -rs bindings/python/tests/test_frameworks.py
+  if ! torch=$(bash scripts/frameworks.sh torch 2>&1); then
+    leave_out "kvstore.torch" "$torch"
+    return
+  fi
+  run "pytest, PyTorch" count_pytest \
+    "$torch" -m pytest -q -rs bindings/python/tests_frameworks
+  run "pytest, tensors of PyTorch" count_pytest "$torch" -m pytest -q -rs \
+    bindings/python/tests/test_torch.py bindings/python/tests/test_torch_optimizers.py
+  while read -r reason; do
+    leave_out "some of pytest" "$reason"
+  done < <(sed -nE 's/^SKIPPED \[[0-9]+\] [^ ]+ //p' "$logs"/pytest,-*.log | sort -u)
 }
 
 suite_examples() {

@@ -216,15 +216,11 @@ say("trained")
     assert (result.returncode, result.stdout) == (0, "trained\ntrained\n"), result.stderr
 
 
-def test_calls_before_init_and_in_a_child_say_so(program):
+def test_calls_in_a_child_and_after_the_end_say_so(program):
     text = """
 import os
 import kvstore, kvstore.torch as kt
-try:
-    kt.rank()
-except kvstore.ClosedError as error:
-    print(error)
-kt.init()
+assert kt.size() == 1  # Without init().
 if os.fork() == 0:
     try:
         kt.rank()
@@ -236,15 +232,21 @@ try:
     kt.init(threads=1)
 except kvstore.InvalidArgumentError as error:
     print(error)
+kt.shutdown()
+try:
+    kt.rank()
+except kvstore.ClosedError as error:
+    print(error)
+kt.init(threads=1)
+print(kt.rank())
 """
     result = alone(program(text))
     assert result.returncode == 0, result.stderr
-    lines = result.stdout.splitlines()
-    assert [
-        "call kvstore.torch.init() first" in lines[0],
-        "belongs to the process" in lines[1],
-        "other options" in lines[2],
-    ] == [True, True, True]
+    forked, options, ended, rank = result.stdout.splitlines()
+    assert "belongs to the process" in forked
+    assert "other options" in options
+    assert "shutdown() has ended the job" in ended
+    assert rank == "0"
 
 
 def test_ctrl_c_ends_a_rank_that_waits(program):

@@ -1,8 +1,8 @@
-"""Data-parallel training with PyTorch: import, init, wrap the optimizer.
+"""Data-parallel training with PyTorch, by three lines.
 
     import kvstore.torch
 
-    kvstore.torch.init()
+    loader = DataLoader(dataset, batch_size=64, sampler=kvstore.torch.sampler(dataset))
     optimizer = kvstore.torch.DistributedOptimizer(optimizer, model)
 
 Started by `torchrun train.py`, or alone. docs/frameworks/pytorch.md starts from a script of yours.
@@ -25,6 +25,7 @@ from ._embedding import Embedding
 from ._hook import ddp_hook
 from ._job import init, rank, shutdown, size, store
 from ._optimizer import Distributed, DistributedOptimizer
+from ._sampler import sampler
 from ._server import ServerOptimizer
 
 __all__ = [
@@ -41,6 +42,7 @@ __all__ = [
     "ddp_hook",
     "init",
     "rank",
+    "sampler",
     "shutdown",
     "size",
     "store",

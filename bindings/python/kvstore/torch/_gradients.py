@@ -13,6 +13,7 @@ from kvstore import KVStore, Ticket
 
 from ._collectives import agree, describe
 from ._job import Job
+from ._units import units_of
 
 # Places in the flags of a round, in front of one for each parameter.
 _CONTRIBUTORS, _ROUND = 0, 1
@@ -25,7 +26,7 @@ _FLAGS = "gradients "
 class Gradients:
     """The gradients of some parameters as keys, which all ranks add up in rounds.
 
-    A round is one list call, or a ticket for each parameter during backward. A small key of
+    A round is one list call, or a ticket for each large one during backward. A small key of
     integers goes with it: how many ranks contribute, the number of their round, and which
     parameters have a gradient. So the sum is divided by the ranks that contributed, and a parameter
     without a gradient on all ranks keeps none.
@@ -66,14 +67,21 @@ class Gradients:
         count = sum(key.startswith(_FLAGS) for key in of.keys)
         # Errors name this key where a rank is missing from a round as a whole.
         self._flags_key = f"{_FLAGS}{count}: `{self._names[0]}` to `{self._names[-1]}`"
-        taken = of.keys.intersection(self._names)
-        self._keys = [f"{name} ({count})" if taken else name for name in self._names]
-        of.keys.update(self._keys, [self._flags_key])
-        # The first value of a key is the parameter of rank 0, which all ranks begin with.
-        self._store.init(
-            [self._flags_key, *self._keys], [self._flags, *map(_detached, self.parameters)]
-        )
-        self._store.pull(self._keys, out=self.parameters)
+        suffix = f" ({count})" if of.keys.intersection(self._names) else ""
+        # A codec may choose among the values of a key, so with one each has its own.
+        self._units = units_of(self._names, self.parameters, suffix, fuse=self._store is of.store)
+        self._alone = {unit.places[0]: unit for unit in self._units if not unit.is_fused}
+        of.keys.update(self._names, [self._flags_key])
+        self._begin([self._flags_key, *(unit.key for unit in self._units)])
+
+    def _begin(self, keys: list[str]) -> None:
+        """The first value of a key is that of rank 0: parameters, which all ranks begin with."""
+        parameters = [each.detach() for each in self.parameters]
+        values = [unit.gather(parameters) for unit in self._units]
+        self._store.init(keys, [self._flags, *values])
+        self._store.pull(keys[1:], out=values)
+        for unit in self._units:
+            unit.scatter(parameters)
 
     # During backward.
 
@@ -91,13 +99,16 @@ class Gradients:
 
     def _send(self, parameter: torch.nn.Parameter) -> None:
         place = self._places[id(parameter)]
+        unit = self._alone.get(place)
+        if unit is None:
+            return
         if place in self._tickets:
             raise RuntimeError(
                 f"`{self._names[place]}`: a second gradient while its mean is under way; pass "
                 "backward_passes_per_step, or use no_sync()"
             )
         self._tickets[place] = self._store.pushpull_async(
-            self._keys[place], self._gradient(place, parameter)
+            unit.key, self._gradient(place, parameter)
         )
 
     def _passed_backward(self) -> None:
@@ -129,12 +140,12 @@ class Gradients:
             return
         self._round = (self._round + 1) % _ROUNDS
         gradients = self._contribution()
-        rest = [place for place in range(len(gradients)) if place not in self._tickets]
         tickets, self._tickets = self._tickets, {}
+        rest = [unit for unit in self._units if unit.places[0] not in tickets]
         try:
             self._store.pushpull(
-                [self._flags_key, *(self._keys[place] for place in rest)],
-                [self._flags, *(gradients[place] for place in rest)],
+                [self._flags_key, *(unit.key for unit in rest)],
+                [self._flags, *(unit.gather(gradients) for unit in rest)],
             )
             for ticket in tickets.values():
                 ticket.wait()
@@ -177,13 +188,15 @@ class Gradients:
                 f"that contribute at {rounds / contributors:g} in the mean: ranks have made "
                 "unequal numbers of backward passes; see join()"
             )
+        if contributors > 1:
+            torch._foreach_div_([unit.value(gradients) for unit in self._units], contributors)
+        for unit in self._units:
+            unit.scatter(gradients)
         present = self._flags[_FIRST:]
         for place in (present < contributors).nonzero().view(-1).tolist():
             parameter = self.parameters[place]
             if parameter.grad is None and present[place]:
                 parameter.grad = gradients[place]
-        if contributors > 1:
-            torch._foreach_div_(gradients, contributors)
 
     # For ranks that have fewer batches.
 
@@ -196,18 +209,14 @@ class Gradients:
             return False
         self._round = rounds // contributors
         # A push without rows counts as a push; a scalar has no rows.
-        tables = [place for place, each in enumerate(self.parameters) if each.dim() > 0]
-        scalars = [place for place, each in enumerate(self.parameters) if each.dim() == 0]
+        values = [(unit.key, unit.value(self.parameters)) for unit in self._units]
+        tables = [(key, each.detach()[:0]) for key, each in values if each.dim() > 0]
+        scalars = [(key, torch.zeros_like(each)) for key, each in values if each.dim() == 0]
         none = torch.empty(0, dtype=torch.int64)
         self._store.push_rows(
-            [self._keys[place] for place in tables],
-            [none] * len(tables),
-            [self.parameters[place].detach()[:0] for place in tables],
+            [key for key, _ in tables], [none] * len(tables), [rows for _, rows in tables]
         )
-        self._store.push(
-            [self._keys[place] for place in scalars],
-            [torch.zeros_like(self.parameters[place]) for place in scalars],
-        )
+        self._store.push([key for key, _ in scalars], [zero for _, zero in scalars])
         return True
 
     @property
@@ -217,10 +226,6 @@ class Gradients:
     @round.setter
     def round(self, number: int) -> None:
         self._round = number
-
-
-def _detached(parameter: torch.nn.Parameter) -> torch.Tensor:
-    return parameter.detach()
 
 
 def named_parameters(

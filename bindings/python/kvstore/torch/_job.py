@@ -77,11 +77,14 @@ class Job:
 
 
 _job: Optional[Job] = None
+_has_ended = False
 _starting = threading.Lock()
 
 
 def init(*, start_timeout: float = _START_SECONDS, **options: Any) -> KVStore:
     """Joins the job of this process and gives its store; a second call gives the same store.
+
+    Other calls of this module do it first where it has not been done; options need a call.
 
     - Inside of `torchrun train.py` all ranks are workers. Rank 0 runs the scheduler and each rank
       a server, as threads of these processes.
@@ -93,10 +96,11 @@ def init(*, start_timeout: float = _START_SECONDS, **options: Any) -> KVStore:
 
     >>> kvstore.torch.init()
     """
-    global _job
+    global _job, _has_ended
     with _starting:
         if _job is None:
             _job = Job(start_timeout, options)
+            _has_ended = False
         elif options and options != _job.options:
             raise kvstore.InvalidArgumentError(
                 f"init: the job has been started with other options: {_job.options}"
@@ -105,9 +109,12 @@ def init(*, start_timeout: float = _START_SECONDS, **options: Any) -> KVStore:
 
 
 def job() -> Job:
-    """What init() has made."""
+    """What init() has made, or makes now."""
     if _job is None:
-        raise kvstore.ClosedError("kvstore.torch: call kvstore.torch.init() first")
+        if _has_ended:
+            raise kvstore.ClosedError("kvstore.torch: shutdown() has ended the job; call init()")
+        init()
+    assert _job is not None
     if _job.process != os.getpid():
         raise kvstore.ForkedError("kvstore.torch: the job belongs to the process of its init()")
     return _job
@@ -133,10 +140,10 @@ def shutdown(timeout: Optional[float] = None) -> None:
 
     The end of the program does it, too. `timeout` is in seconds; None waits for ever.
     """
-    global _job
+    global _job, _has_ended
     if _job is not None and _job.process == os.getpid():
         _job.close(timeout)
-        _job = None
+        _job, _has_ended = None, True
 
 
 @atexit.register

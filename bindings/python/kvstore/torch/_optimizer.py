@@ -160,8 +160,8 @@ def DistributedOptimizer(  # noqa: N802  It stands for a class, as in other pack
     `model` is the module, or pairs of names and parameters: keys and errors have these names. A
     rank with another model is an error on all ranks.
 
-    `overlap` sends each gradient as soon as backward has it; otherwise one call sends all at the
-    end, which is faster where processors are busy with backward anyway.
+    One call sends all gradients at the end of backward, which is fast where processors are busy
+    with backward. `overlap` sends each of more than 16 KiB as soon as backward has it.
 
     With `backward_passes_per_step=n` gradients are averaged at each n-th backward pass, as the sum
     of these passes; scale the loss as for one process. Without it use `no_sync()`.

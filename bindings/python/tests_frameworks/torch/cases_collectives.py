@@ -140,3 +140,14 @@ def case_memory_of_servers_is_bounded():
 
 def case_barrier():
     kt.barrier(timeout=60)
+
+
+def case_a_sampler_gives_each_rank_another_part_in_each_epoch():
+    data = list(range(40))
+    sampler = kt.sampler(data)
+    epochs = [list(sampler) for _ in range(2)]
+    for epoch in epochs:
+        parts = kt.allgather_object(epoch)
+        assert sorted(index for part in parts for index in part) == data
+    assert epochs[0] != epochs[1]
+    assert list(kt.sampler(data, shuffle=False)) == data[kt.rank() :: kt.size()]

@@ -431,9 +431,9 @@ def case_a_second_gradient_in_flight_is_refused():
     """A pass that ends by an exception leaves tickets behind."""
     if kt.size() == 1:
         return
-    mine, optimizer = with_kvstore(torch.nn.Linear(3, 2), overlap=True)
+    mine, optimizer = with_kvstore(torch.nn.Linear(3, 2000), overlap=True)
     gradients = optimizer._kv.gradients
-    mine.weight.grad = torch.ones(2, 3)
+    mine.weight.grad = torch.ones(2000, 3)
     gradients._send(mine.weight)
     with pytest.raises(RuntimeError, match="`weight`: a second gradient"):
         gradients._send(mine.weight)

@@ -11,11 +11,12 @@ import kvstore.torch as kt
 def small_model(seed=1):
     torch.manual_seed(seed)
     return torch.nn.Sequential(
-        torch.nn.Conv2d(1, 4, 3),
-        torch.nn.BatchNorm2d(4),
+        torch.nn.Conv2d(1, 16, 3),
+        torch.nn.BatchNorm2d(16),
         torch.nn.ReLU(),
         torch.nn.Flatten(),
-        torch.nn.Linear(4 * 6 * 6, 10),
+        # Above the bytes of gradients that travel together.
+        torch.nn.Linear(16 * 6 * 6, 10),
     )
 
 
