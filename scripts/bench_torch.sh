@@ -10,12 +10,13 @@ if ! torch=$(bash scripts/frameworks.sh torch 2>&1); then
   exit 0
 fi
 export PYTHONPATH=$root/bindings/python KVSTORE_LIBRARY=$KVSTORE_PREFIX/lib/libkvstore.so.0
-# As torchrun sets it by itself, with a warning.
+processors=$(nproc)
+# As torchrun sets it by itself, with a warning; nproc would count it.
 export OMP_NUM_THREADS=1
 for processes in 2 4; do
   options=("$@")
   # The layers themselves, where processes have a processor each.
-  ((processes > $(nproc))) || options+=(--resnet)
+  ((processes > processors)) || options+=(--resnet)
   "$torch" -m torch.distributed.run --standalone --nproc-per-node $processes \
     benches/python/torch_ddp.py "${options[@]}"
 done

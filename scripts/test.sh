@@ -236,18 +236,20 @@ suite_python() {
 
 # Each framework has an environment of its own: they want other versions of numpy.
 suite_frameworks() {
-  local torch reason
+  local torch version
   run "library for python" count_step make -s python
   run "pytest, no framework" count_pytest \
     "$python" -m pytest -q -rs bindings/python/tests/test_frameworks.py
-  if ! torch=$(bash scripts/frameworks.sh torch 2>&1); then
-    leave_out "kvstore.torch" "$torch"
-    return
-  fi
-  run "pytest, PyTorch" count_pytest \
-    "$torch" -m pytest -q -rs bindings/python/tests_frameworks
-  run "pytest, tensors of PyTorch" count_pytest "$torch" -m pytest -q -rs \
-    bindings/python/tests/test_torch.py bindings/python/tests/test_torch_optimizers.py
+  for version in torch torch-oldest; do
+    if ! torch=$(bash scripts/frameworks.sh $version 2>&1); then
+      leave_out "kvstore.torch, $version" "$torch"
+      continue
+    fi
+    run "pytest, $version" count_pytest \
+      "$torch" -m pytest -q -rs bindings/python/tests_frameworks
+    run "pytest, tensors of $version" count_pytest "$torch" -m pytest -q -rs \
+      bindings/python/tests/test_torch.py bindings/python/tests/test_torch_optimizers.py
+  done
   while read -r reason; do
     leave_out "some of pytest" "$reason"
   done < <(sed -nE 's/^SKIPPED \[[0-9]+\] [^ ]+ //p' "$logs"/pytest,-*.log | sort -u)

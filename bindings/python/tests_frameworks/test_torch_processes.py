@@ -167,6 +167,29 @@ except kvstore.KVStoreError as error:
     assert re.search(r"(worker|server) 1", said), said
 
 
+def test_a_rank_that_does_not_come_is_named_with_the_parameters_within_the_deadline(program):
+    text = (
+        TRAIN.replace("kt.init()", "kt.init(timeout_ms=2000)")
+        + """
+if kt.rank() == 1:
+    time.sleep(6)
+    os._exit(0)
+begin = time.monotonic()
+try:
+    step()
+except kvstore.TimeoutError as error:
+    say(time.monotonic() - begin < 5, error)
+    os._exit(0)
+"""
+    )
+    first, second = by_hand(2, program(text))
+    out, err = first.communicate(timeout=120)
+    assert second.communicate(timeout=120)[0] == ""
+    assert out.startswith("True "), out + err
+    assert "`layer3.0.weight`" in out
+    assert "waiting for worker 1" in out
+
+
 def test_the_death_of_a_rank_ends_a_hook_of_ddp(program):
     """While its bucket is under way: the error comes through the future."""
     text = (
