@@ -13,6 +13,7 @@ try:
 except ImportError as missing:
     raise ImportError("kvstore.torch needs PyTorch: pip install torch") from missing
 
+from ._batchnorm import SyncBatchNorm
 from ._collectives import (
     allgather_object,
     allreduce,
@@ -33,6 +34,7 @@ __all__ = [
     "DistributedOptimizer",
     "Embedding",
     "ServerOptimizer",
+    "SyncBatchNorm",
     "allgather_object",
     "allreduce",
     "barrier",

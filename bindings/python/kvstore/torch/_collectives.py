@@ -280,6 +280,15 @@ def describe(name: str, tensor: torch.Tensor) -> str:
     return f"{name}: {dtype}{list(tensor.shape)}"
 
 
+def refuse_devices(call: str, named: list[tuple[str, torch.nn.Parameter]]) -> None:
+    """Jobs take no tensors of GPUs."""
+    for name, each in named:
+        if each.device.type != "cpu":
+            raise kvstore.UnsupportedError(
+                f"{call}: `{name}` is on {each.device}; parameters must be in CPU memory"
+            )
+
+
 def agree(of: Job, call: str, lines: list[str]) -> None:
     """Raises `DiffersError` on all ranks unless all have the same lines; names the first ones."""
     if of.size == 1:

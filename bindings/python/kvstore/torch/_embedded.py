@@ -98,7 +98,8 @@ class EmbeddedJob:
             options = {**self._common, "root": f"{address}:{port}"}
             if not rendezvous.one_machine and not _is_loopback(host):
                 # A name may mean the loopback on its own machine.
-                options["bind"] = f"0.0.0.0:{port}"
+                any_address = "[::]" if _family(host) == socket.AF_INET6 else "0.0.0.0"
+                options["bind"] = f"{any_address}:{port}"
             thread = _ServingThread("scheduler", options)
             self._threads.append(thread)
             if thread.listens(host, port):
@@ -160,9 +161,12 @@ class _ServingThread(threading.Thread):
         return False
 
 
+def _family(host: str) -> int:
+    return socket.getaddrinfo(host, None)[0][0]
+
+
 def _free_port(host: str) -> int:
-    family = socket.getaddrinfo(host, None)[0][0]
-    with socket.socket(family) as probe:
+    with socket.socket(_family(host)) as probe:
         probe.bind((host, 0))
         port: int = probe.getsockname()[1]
         return port

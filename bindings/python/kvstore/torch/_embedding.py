@@ -2,14 +2,33 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Optional
 
 import torch
+
+from kvstore import KVStore
 
 from ._collectives import agree
 from ._job import job
 
 _KEY = "embedding"
+
+
+class _Fetch:
+    """Rows that are under way."""
+
+    def __init__(self, store: KVStore, ids: torch.Tensor, dim: int) -> None:
+        self.ids = ids
+        self.unique, self.places = torch.unique(ids, return_inverse=True)
+        self._rows = torch.empty(len(self.unique), dim)
+        self._ticket = store.pull_rows_async(_KEY, self.unique, out=self._rows)
+
+    def wait(self) -> torch.Tensor:
+        self._ticket.wait()
+        return self._rows
+
+    def cancel(self) -> None:
+        self._ticket.cancel()
 
 
 class Embedding(torch.nn.Module):
@@ -42,16 +61,34 @@ class Embedding(torch.nn.Module):
         self._store.init(_KEY, table)
         self._store.set_optimizer(rule, rescale_grad=1 / of.size, lazy_update=True, **params)
         self._used: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self._next: Optional[_Fetch] = None
+
+    def prefetch(self, ids: torch.Tensor) -> None:
+        """Begins to fetch the rows of the next batch in the background.
+
+        Called behind step(), they are those that step() leaves; called before it, they lack it.
+        """
+        self._drop()
+        self._next = _Fetch(self._store, ids, self.embedding_dim)
+
+    def _drop(self) -> None:
+        if self._next is not None:
+            self._next.cancel()
+            self._next = None
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         """The rows of some ids, of any shape."""
-        unique, places = torch.unique(ids, return_inverse=True)
-        rows = torch.empty(len(unique), self.embedding_dim)
-        self._store.pull_rows(_KEY, unique, out=rows)
+        fetch, self._next = self._next, None
+        if fetch is not None and not torch.equal(fetch.ids, ids):
+            fetch.cancel()
+            fetch = None
+        if fetch is None:
+            fetch = _Fetch(self._store, ids, self.embedding_dim)
+        rows = fetch.wait()
         if torch.is_grad_enabled():
             rows.requires_grad_()
-            self._used.append((unique, rows))
-        return torch.nn.functional.embedding(places, rows)
+            self._used.append((fetch.unique, rows))
+        return torch.nn.functional.embedding(fetch.places, rows)
 
     def step(self) -> None:
         """Sends the gradients of all rows since the last step; a call of all ranks."""
@@ -66,6 +103,10 @@ class Embedding(torch.nn.Module):
         whole = torch.empty(self.num_embeddings, self.embedding_dim)
         self._store.pull(_KEY, out=whole)
         return whole
+
+    def set_hyperparameter(self, name: str, value: float) -> None:
+        """Changes an option of the rule, such as "learning_rate"; a call of all ranks."""
+        self._store.set_hyperparameter(name, value)
 
     def save(self, path: Any) -> None:
         """Saves the table and its states as KVStore.save(), by a call of all ranks."""

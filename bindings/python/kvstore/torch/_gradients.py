@@ -11,7 +11,7 @@ import torch
 import kvstore
 from kvstore import KVStore, Ticket
 
-from ._collectives import agree, describe
+from ._collectives import agree, describe, refuse_devices
 from ._job import Job
 from ._units import units_of
 
@@ -62,6 +62,7 @@ class Gradients:
                 parameter.register_post_accumulate_grad_hook(self._accumulated)
 
     def _create_keys(self, of: Job) -> None:
+        refuse_devices("DistributedOptimizer", list(zip(self._names, self.parameters)))
         lines = [describe(name, each) for name, each in zip(self._names, self.parameters)]
         agree(of, "DistributedOptimizer", lines)
         count = sum(key.startswith(_FLAGS) for key in of.keys)

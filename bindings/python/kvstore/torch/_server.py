@@ -39,6 +39,7 @@ class ServerOptimizer(torch.optim.Optimizer):
         of = job()
         pairs = model.named_parameters() if isinstance(model, torch.nn.Module) else model
         named = [(name, each) for name, each in pairs if each.requires_grad]
+        _collectives.refuse_devices("ServerOptimizer", named)
         _collectives.agree(
             of, "ServerOptimizer", [_collectives.describe(name, each) for name, each in named]
         )

@@ -409,6 +409,16 @@ def case_parameters_outside_of_the_model_are_refused():
         kt.DistributedOptimizer(sgd(torch.nn.Linear(3, 2)), model)
 
 
+def case_parameters_on_other_devices_are_refused_by_name():
+    model = torch.nn.ModuleDict({"layer3": torch.nn.Linear(3, 2, device="meta")})
+    text = "`layer3.weight` is on meta; parameters must be in CPU memory"
+    if kt.size() > 1:
+        with pytest.raises(kvstore.UnsupportedError, match=text):
+            kt.DistributedOptimizer(sgd(model), model)
+    with pytest.raises(kvstore.UnsupportedError, match=text):
+        kt.ServerOptimizer("sgd", model, lr=0.1)
+
+
 def case_a_parameter_that_was_frozen_is_refused_at_the_step():
     model = torch.nn.Linear(3, 2)
     model.bias.requires_grad_(False)

@@ -3,6 +3,7 @@
 import copy
 import os
 import tempfile
+import warnings
 
 import pytest
 import torch
@@ -176,6 +177,19 @@ def case_a_state_dict_with_batchnorm_trains():
     assert equal_on_all_ranks(model)
 
 
+def case_bfloat16_parameters_have_a_master_in_float32():
+    """Small steps add up, which bfloat16 alone would round away."""
+    model = torch.nn.Linear(3, 2, bias=False).to(torch.bfloat16)
+    serial = model.weight.detach().float()
+    optimizer = kt.ServerOptimizer("sgd", model, lr=2.0**-12, multi_precision=True)
+    for _ in range(64):
+        optimizer.zero_grad()
+        model(torch.ones(1, 3, dtype=torch.bfloat16)).sum().backward()
+        optimizer.step()
+    expected = kt.broadcast_object(serial) - 64 * 2.0**-12
+    assert torch.equal(model.weight, expected.to(torch.bfloat16))
+
+
 def case_schedulers_change_the_rate_on_the_servers():
     model, serial = torch.nn.Linear(3, 2), torch.nn.Linear(3, 2)
     serial.load_state_dict(kt.broadcast_object(dict(model.state_dict())))
@@ -276,6 +290,25 @@ def case_a_rank_without_ids_takes_part():
     expected = torch.zeros(10, 2)
     expected[3], expected[4] = 2 / kt.size(), 1 / kt.size()
     assert torch.allclose(change, expected, atol=1e-6)
+
+
+def case_rows_of_the_next_batch_are_fetched_beforehand():
+    warnings.simplefilter("error", RuntimeWarning)  # Of tickets that are dropped.
+    one, other = kt.Embedding(10, 2, "sgd", lr=1.0), torch.tensor([[5, 6]])
+    ids = torch.tensor([[1, 2, 1]])
+    one(ids).sum().backward()
+    one.step()
+    one.prefetch(ids.clone())
+    assert torch.equal(one(ids), one.table()[ids])
+    one.prefetch(other)
+    assert torch.equal(one(ids), one.table()[ids])
+    one.prefetch(ids)
+    one.prefetch(other)
+    one(other).sum().backward()
+    one.set_hyperparameter("learning_rate", 0.0)
+    before = one.table()
+    one.step()
+    assert torch.equal(one.table(), before)
 
 
 def case_embeddings_without_gradients_keep_nothing():
