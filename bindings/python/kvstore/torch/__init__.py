@@ -24,6 +24,7 @@ from ._collectives import (
 )
 from ._embedding import Embedding
 from ._hook import ddp_hook
+from ._host import HostOptimizer
 from ._job import init, rank, shutdown, size, store
 from ._optimizer import Distributed, DistributedOptimizer
 from ._sampler import sampler
@@ -33,6 +34,7 @@ __all__ = [
     "Distributed",
     "DistributedOptimizer",
     "Embedding",
+    "HostOptimizer",
     "ServerOptimizer",
     "SyncBatchNorm",
     "allgather_object",

@@ -171,6 +171,10 @@ def DistributedOptimizer(  # noqa: N802  It stands for a class, as in other pack
     """
     if isinstance(optimizer, Distributed):
         raise kvstore.InvalidArgumentError("DistributedOptimizer: it is distributed already")
+    if getattr(optimizer, "steps_in_backward", False):
+        raise kvstore.InvalidArgumentError(
+            "DistributedOptimizer: this optimizer steps in backward, before gradients are averaged"
+        )
     if backward_passes_per_step < 1:
         raise kvstore.InvalidArgumentError(
             f"DistributedOptimizer: backward_passes_per_step is {backward_passes_per_step}"

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, Callable, Optional, Union
+from typing import Any, Callable, Optional
 
 import torch
 
@@ -11,12 +10,10 @@ import kvstore
 
 from . import _collectives
 from ._job import job
-
-# Names of PyTorch for options of the rules.
-_ALIASES = {"lr": "learning_rate", "weight_decay": "wd"}
+from ._stored import Named, StoredOptimizer, trained
 
 
-class ServerOptimizer(torch.optim.Optimizer):
+class ServerOptimizer(StoredOptimizer):
     """Sends gradients to the servers, which make the step by a rule of the library.
 
     >>> optimizer = kvstore.torch.ServerOptimizer("adamw", model, lr=1e-3, wd=0.01)
@@ -28,33 +25,18 @@ class ServerOptimizer(torch.optim.Optimizer):
 
     `rule` and `params` are those of KVStore.set_optimizer(); "lr" and "weight_decay" are other
     names of "learning_rate" and "wd". Schedulers of PyTorch change the rate through `param_groups`.
+    save() and load() are calls of all ranks.
     """
 
-    def __init__(
-        self,
-        rule: str,
-        model: Union[torch.nn.Module, Iterable[tuple[str, torch.nn.Parameter]]],
-        **params: Any,
-    ) -> None:
-        of = job()
-        pairs = model.named_parameters() if isinstance(model, torch.nn.Module) else model
-        named = [(name, each) for name, each in pairs if each.requires_grad]
+    def __init__(self, rule: str, model: Named, **params: Any) -> None:
+        of, named = job(), trained(model)
+        if "rescale_grad" in params:
+            raise kvstore.OptionError("ServerOptimizer: it sets rescale_grad itself, for the mean")
         _collectives.refuse_devices("ServerOptimizer", named)
         _collectives.agree(
             of, "ServerOptimizer", [_collectives.describe(name, each) for name, each in named]
         )
-        options = {_ALIASES.get(name, name): value for name, value in params.items()}
-        if "rescale_grad" in options:
-            raise kvstore.OptionError("ServerOptimizer: it sets rescale_grad itself, for the mean")
-        self._names = [name for name, _ in named]
-        self._parameters = [each for _, each in named]
-        # With a rule of its own, which holds for all keys of a store.
-        self._store = of.another_store()
-        self._store.init(self._names, [each.detach() for each in self._parameters])
-        self._store.set_optimizer(rule, rescale_grad=1 / of.size, **options)
-        self._rate: Optional[float] = options.get("learning_rate")
-        # Without a rate of the program a scheduler has nothing to begin with, and says so.
-        super().__init__(self._parameters, {} if self._rate is None else {"lr": self._rate})
+        super().__init__(of.another_store(), named, rule, {"rescale_grad": 1 / of.size, **params})
         if isinstance(model, torch.nn.Module):
             _collectives.broadcast_parameters(model)
         self._store.pull(self._names, out=self._parameters)
@@ -72,27 +54,3 @@ class ServerOptimizer(torch.optim.Optimizer):
         ]
         self._store.pushpull(self._names, gradients, out=self._parameters)
         return loss
-
-    def _set_rate(self) -> None:
-        """Tells the servers when a scheduler has changed it; all ranks must do so alike."""
-        rate = self.param_groups[0].get("lr")
-        if rate != self._rate:
-            self._store.set_hyperparameter("learning_rate", rate)
-            self._rate = rate
-
-    def save(self, path: Any) -> None:
-        """Saves weights and states as KVStore.save(), by a call of all ranks; rank 0 writes."""
-        self._store.save(path)
-
-    def load(self, path: Any) -> None:
-        """Loads a file of save() on all ranks, into the servers and the model."""
-        self._store.load(path)
-        self._store.pull(self._names, out=self._parameters)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Refused: the states are on the servers; save() writes them."""
-        raise kvstore.UnsupportedError(
-            "ServerOptimizer: its states are on the servers; use save() and load()"
-        )
-
-    load_state_dict = state_dict

@@ -224,6 +224,8 @@ def case_states_are_saved_and_loaded():
     assert all(torch.equal(step(), each) for each in expected)
     with pytest.raises(kvstore.UnsupportedError, match="save"):
         optimizer.state_dict()
+    with pytest.raises(kvstore.UnsupportedError, match="load"):
+        optimizer.load_state_dict({})
 
 
 def case_a_parameter_without_a_gradient_counts_as_zeros():
