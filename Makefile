@@ -8,12 +8,12 @@ LIBRARY := $(BUILD)/kvstore/libkvstore.so
 MAKEFLAGS += --no-print-directory
 
 .PHONY: help build stage stage-local python extension wheel install header kernels check test test-long \
-	bench bench-peers bench-python clean \
+	test-frameworks bench bench-peers bench-python bench-torch clean \
 	demo demo-cpp demo-go demo-python demo-rust demo-torch demo-embedding demo-gpu demo-dist demo-bits
 
 help: ## list these commands
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/\1|\2/p' $(MAKEFILE_LIST) | \
-		while IFS='|' read -r name text; do printf '  make %-14s %s\n' "$$name" "$$text"; done
+		while IFS='|' read -r name text; do printf '  make %-16s %s\n' "$$name" "$$text"; done
 
 build: ## build the library
 	@bash scripts/stage.sh all build
@@ -59,6 +59,10 @@ test: ## run all tests
 test-long: ## run the tests that take hours
 	@bash scripts/bootstrap.sh
 	@bash scripts/test.sh long
+
+test-frameworks: ## test the parts for PyTorch on PyTorch
+	@bash scripts/bootstrap.sh build python
+	@bash scripts/test.sh frameworks
 
 demo: stage-local ## train on handwritten digits, in C
 	@mkdir -p target/demo
@@ -112,6 +116,9 @@ bench-peers: ## the same beside MXNet, numpy, gloo and UCX, where they can be in
 
 bench-python: python ## measure Python beside C, numpy, PyTorch and DeepSpeed
 	@bash scripts/bench_python.sh $(if $(QUICK),--quick)
+
+bench-torch: python ## measure kvstore.torch beside PyTorch's DistributedDataParallel
+	@bash scripts/bench_torch.sh $(if $(QUICK),--quick)
 
 clean: ## remove everything that was built
 	rm -rf build dist target

@@ -2,7 +2,8 @@
 # Runs test suites, goes on after a failure, and ends with the line "N passed, N failed".
 # Usage: scripts/test.sh [suite...]
 #
-#   all      what `make test` runs: every suite below but checks, gpu, mixed, aarch64 and long
+#   all      what `make test` runs: every suite below but checks, gpu, frameworks, mixed, aarch64
+#            and long
 #   checks   formats and lints, each counted as one test
 #   rust     cargo test: unit tests, integration tests, whole jobs, documentation; again without the
 #            distributed stores, and with fault injection; the stand-in for the CUDA driver
@@ -12,6 +13,7 @@
 #   programs the C and C++ tests of ctest, also under the sanitizers and valgrind
 #   go       go vet and go test, also with the race detector and cgocheck2
 #   python   pytest: the Python package, the manifests for Kubernetes, jobs of real launchers
+#   frameworks  pytest: the parts of the Python package for frameworks, on the real frameworks
 #   examples every example that trains, started as a user would
 #   miri     unit tests under Miri
 #   mixed    jobs whose scheduler and servers are of another release than their workers
@@ -120,9 +122,10 @@ suite_checks() {
     leave_out "supply chain" "Python 3.11 not installed"
   fi
   if command -v ruff >/dev/null; then
-    run "python lints" count_status ruff check bindings/python examples/python
+    run "python lints" count_status ruff check bindings/python examples/python examples/frameworks
   else
-    run "python compiles" count_status "$python" -m compileall -q bindings/python examples/python
+    run "python compiles" count_status "$python" -m compileall -q bindings/python examples/python \
+      examples/frameworks
   fi
 }
 
@@ -235,6 +238,27 @@ suite_python() {
   while read -r reason; do
     leave_out "some of pytest" "$reason"
   done < <(sed -nE 's/^SKIPPED \[[0-9]+\] [^ ]+ //p' "$logs/pytest.log" | sort -u)
+}
+
+# Each framework has an environment of its own: they want other versions of numpy.
+suite_frameworks() {
+  local torch version
+  run "library for python" count_step make -s python
+  run "pytest, no framework" count_pytest \
+    "$python" -m pytest -q -rs bindings/python/tests/test_frameworks.py
+  for version in torch torch-oldest; do
+    if ! torch=$(bash scripts/frameworks.sh $version 2>&1); then
+      leave_out "kvstore.torch, $version" "$torch"
+      continue
+    fi
+    run "pytest, $version" count_pytest \
+      "$torch" -m pytest -q -rs bindings/python/tests_frameworks
+    run "pytest, tensors of $version" count_pytest "$torch" -m pytest -q -rs \
+      bindings/python/tests/test_torch.py bindings/python/tests/test_torch_optimizers.py
+  done
+  while read -r reason; do
+    leave_out "some of pytest" "$reason"
+  done < <(sed -nE 's/^SKIPPED \[[0-9]+\] [^ ]+ //p' "$logs"/pytest,-*.log | sort -u)
 }
 
 suite_examples() {

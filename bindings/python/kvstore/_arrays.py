@@ -228,7 +228,8 @@ def counter_of_changes() -> Callable[[list[Any]], object]:
         # What torch.autograd.graph.increment_version() calls; that takes twice as long.
         increment = torch._C._increment_version
         increment([])
-    except (AttributeError, TypeError):  # Older versions take one tensor, or have none.
+    # Older versions take one tensor, or have none.
+    except (AttributeError, TypeError, RuntimeError):
         return _count_changes
     return increment
 

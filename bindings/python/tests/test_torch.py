@@ -200,6 +200,17 @@ def test_changes_are_counted_without_a_function_of_pytorch(kv):
     assert out.is_leaf
 
 
+@pytest.mark.parametrize("error", [TypeError, RuntimeError])
+def test_a_version_that_takes_one_tensor_is_not_given_a_list(monkeypatch, error):
+    """PyTorch 2.1 raises the second of them."""
+
+    def increment(tensor):
+        raise error("increment_version expect a Tensor as input")
+
+    monkeypatch.setattr(torch._C, "_increment_version", increment)
+    assert kvstore._arrays.counter_of_changes() is kvstore._arrays._count_changes
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_a_tensor_may_get_other_memory_while_a_ticket_is_pending(kv, way):
     gate = Gate()

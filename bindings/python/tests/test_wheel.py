@@ -58,7 +58,9 @@ def test_the_wheel_carries_the_library_the_extension_and_the_types(wheel):
     assert library == (PREFIX / "lib" / "libkvstore.so.0").read_bytes()
     assert extension == (PACKAGE / "kvstore" / "_native.abi3.so").read_bytes()
     assert {"kvstore/py.typed", "kvstore/_native.pyi"} <= set(names)
-    sources = {f"kvstore/{path.name}" for path in (PACKAGE / "kvstore").glob("*.py")}
+    found = (PACKAGE / "kvstore").rglob("*.py")
+    sources = {str(path.relative_to(PACKAGE)) for path in found}
+    assert "kvstore/torch/__init__.py" in sources
     assert sources <= set(names)
     assert not [name for name in names if "test" in name]
 

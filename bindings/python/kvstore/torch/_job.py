@@ -1,0 +1,160 @@
+"""The job of this process: how it starts and ends, and what its parts share."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import threading
+from typing import Any, Optional
+
+import kvstore
+from kvstore import KVStore
+
+from ._embedded import EmbeddedJob, Rendezvous
+
+# As long as torchrun waits for its own processes: some import for minutes.
+_START_SECONDS = 1800.0
+_OF_TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+_OF_LAUNCHERS = ("KV_ROOT", "DMLC_PS_ROOT_URI")
+
+
+class Job:
+    """The store of init(), and further ones with rules of their own."""
+
+    def __init__(self, start_timeout: float, options: dict[str, Any]) -> None:
+        self.options = options
+        self.process = os.getpid()
+        # Keys of gradients, so that two models may have parameters of one name.
+        self.keys: set[str] = set()
+        self._embedded: list[EmbeddedJob] = []
+        self._others: list[KVStore] = []
+        self._rendezvous: Optional[Rendezvous] = None
+        if any(os.environ.get(name) for name in _OF_LAUNCHERS):
+            self.store = kvstore.create("dist_sync", **options)
+        elif all(os.environ.get(name) for name in _OF_TORCHRUN):
+            self._rendezvous = Rendezvous(start_timeout)
+            self.store = self._join_or_create()
+        else:
+            self.store = kvstore.create("local", **options)
+        self.rank = self.store.rank
+        self.size = self.store.num_workers
+
+    def _join_or_create(self) -> KVStore:
+        rendezvous = self._rendezvous
+        if rendezvous is None or rendezvous.size == 1:
+            return kvstore.create("local", **self.options)
+        name = f"job {len(self._embedded)}"
+        self._embedded.append(EmbeddedJob(rendezvous, name, self.options))
+        return self._embedded[-1].store
+
+    def another_store(self) -> KVStore:
+        """A store of all ranks with settings of its own: its rule and codec hold for all keys."""
+        if self.size > 1 and self._rendezvous is None:
+            raise kvstore.UnsupportedError(
+                "the store of a job of `kvstore run` has one rule and one codec for all keys, and "
+                "is needed for sums; start this program with torchrun, whose processes serve "
+                "further stores themselves"
+            )
+        store = self._join_or_create()
+        if self.size == 1:
+            self._others.append(store)
+        return store
+
+    def close(self, timeout: Optional[float]) -> None:
+        for other in self._others:
+            other.close(timeout)
+        if not self._embedded:
+            self.store.close(timeout)
+        for embedded in reversed(self._embedded):
+            embedded.close(timeout)
+
+    def abort(self) -> None:
+        for store in (self.store, *self._others):
+            store.abort()
+        for embedded in self._embedded:
+            embedded.abort()
+
+
+_job: Optional[Job] = None
+_has_ended = False
+_starting = threading.Lock()
+
+
+def init(*, start_timeout: float = _START_SECONDS, **options: Any) -> KVStore:
+    """Joins the job of this process and gives its store; a second call gives the same store.
+
+    Other calls of this module do it first where it has not been done; options need a call.
+
+    - Inside of `torchrun train.py` all ranks are workers. Rank 0 runs the scheduler and each rank
+      a server, as threads of these processes.
+    - Inside of `kvstore run` the processes of that job serve.
+    - Otherwise the store is local, with one worker: the same script runs alone.
+
+    `options` are those of kvstore.create(), such as `timeout_ms` or `sum_order`. `start_timeout` is
+    the time in seconds in which all ranks of torchrun must come.
+
+    >>> kvstore.torch.init()
+    """
+    global _job, _has_ended
+    with _starting:
+        if _job is None:
+            _job = Job(start_timeout, options)
+            _has_ended = False
+        elif options and options != _job.options:
+            raise kvstore.InvalidArgumentError(
+                f"init: the job has been started with other options: {_job.options}"
+            )
+        return _job.store
+
+
+def job() -> Job:
+    """What init() has made, or makes now."""
+    if _job is None:
+        if _has_ended:
+            raise kvstore.ClosedError("kvstore.torch: shutdown() has ended the job; call init()")
+        init()
+    assert _job is not None
+    if _job.process != os.getpid():
+        raise kvstore.ForkedError("kvstore.torch: the job belongs to the process of its init()")
+    return _job
+
+
+def store() -> KVStore:
+    """The store of init(), for keys of your own."""
+    return job().store
+
+
+def rank() -> int:
+    """The rank of this worker, from 0."""
+    return job().rank
+
+
+def size() -> int:
+    """The number of workers."""
+    return job().size
+
+
+def shutdown(timeout: Optional[float] = None) -> None:
+    """Leaves the job. Returns when all ranks have left it, since each of them serves the others.
+
+    The end of the program does it, too. `timeout` is in seconds; None waits for ever.
+    """
+    global _job, _has_ended
+    if _job is not None and _job.process == os.getpid():
+        _job.close(timeout)
+        _job, _has_ended = None, True
+
+
+@atexit.register
+def _at_exit() -> None:
+    """Serves the others to their end; a program that ends by an exception leaves at once."""
+    if _job is None or _job.process != os.getpid():
+        return
+    if getattr(sys, "last_value", None) is not None:
+        _job.abort()
+        return
+    try:
+        shutdown()
+    except KeyboardInterrupt:
+        _job.abort()

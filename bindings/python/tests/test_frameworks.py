@@ -1,0 +1,14 @@
+"""What the parts for frameworks do where their framework is missing."""
+
+
+def test_the_package_imports_no_framework(run):
+    program = "import sys, kvstore; print([name for name in ('torch',) if name in sys.modules])"
+    result = run("-c", program)
+    assert (result.returncode, result.stdout, result.stderr) == (0, "[]\n", "")
+
+
+def test_without_pytorch_its_part_says_what_to_install(run, tmp_path):
+    (tmp_path / "torch.py").write_text("raise ImportError")
+    result = run("-c", f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import kvstore.torch")
+    assert (result.returncode, result.stdout) == (1, "")
+    assert "ImportError: kvstore.torch needs PyTorch: pip install torch" in result.stderr

@@ -1,0 +1,85 @@
+"""Tests against real frameworks: finds this tree's package, and starts jobs with torchrun."""
+
+import faulthandler
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).resolve().parents[1]
+ROOT = PACKAGE.parents[1]
+PREFIX = Path(os.environ.get("KVSTORE_PREFIX") or ROOT / "build" / "stage")
+HERE = Path(__file__).resolve().parent
+LIMIT_SECONDS = 300
+
+os.environ.setdefault("KVSTORE_LIBRARY", str(PREFIX / "lib" / "libkvstore.so.0"))
+sys.path.insert(0, str(PACKAGE))
+
+
+@pytest.fixture(autouse=True)
+def _limit():
+    """A test that hangs shows where and ends the run."""
+    faulthandler.dump_traceback_later(LIMIT_SECONDS, exit=True)
+    yield
+    faulthandler.cancel_dump_traceback_later()
+
+
+def environment():
+    """Without the variables of an outer launcher, and one thread for each of PyTorch's loops."""
+    clean = {name: each for name, each in os.environ.items() if not name.startswith("KV_")}
+    paths = [str(PACKAGE), str(HERE / "torch")]
+    return {**clean, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
+
+
+def torchrun(processes, *arguments, timeout=240, **variables):
+    """Runs a program in so many processes of one machine; gives the finished process."""
+    pytest.importorskip("torch")
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command += ["--nproc-per-node", str(processes), *map(str, arguments)]
+    return subprocess.run(
+        command,
+        env={**environment(), **variables},
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+    )
+
+
+def alone(*arguments, timeout=240):
+    """Runs a program as a process without a launcher."""
+    return subprocess.run(
+        [sys.executable, *map(str, arguments)],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+    )
+
+
+_of_cases = {}
+
+
+@pytest.fixture(scope="session")
+def outcome(tmp_path_factory):
+    """What each rank says of a case: None, or the text of what it raised.
+
+    All cases of a file run one after the other in one job: PyTorch takes seconds to import.
+    """
+
+    def of(file, case, processes):
+        if (file, processes) not in _of_cases:
+            folder = tmp_path_factory.mktemp("cases")
+            job = torchrun(processes, HERE / "torch" / "run_cases.py", file, folder)
+            ranks = [folder / f"{rank}.json" for rank in range(processes)]
+            found = [json.loads(each.read_text()) if each.exists() else {} for each in ranks]
+            _of_cases[file, processes] = found, job
+        found, job = _of_cases[file, processes]
+        lost = f"did not run; status {job.returncode}\n{job.stdout[-2000:]}{job.stderr[-6000:]}"
+        return [each.get(case, lost) for each in found]
+
+    return of

@@ -1,0 +1,327 @@
+"""The communication hook, the optimizer on the servers, and embeddings there."""
+
+import copy
+import os
+import tempfile
+import warnings
+
+import pytest
+import torch
+from models import batch, equal_on_all_ranks, loss_of, same, same_weights, small_model, with_ddp
+
+import kvstore
+import kvstore.torch as kt
+
+# The hook.
+
+
+def with_hook(model, **options):
+    theirs, optimizer = with_ddp(model, **options)
+    theirs.register_comm_hook(None, kt.ddp_hook())
+    return theirs, optimizer
+
+
+def case_the_hook_gives_the_bits_of_ddp():
+    """In one bucket, and in several, which DDP makes anew after its first pass."""
+    for options in ({}, {"bucket_cap_mb": 0.002}):
+        model = small_model()
+        pairs = with_hook(model, **options), with_ddp(model, **options)
+        for step in range(5):
+            losses = []
+            for network, optimizer in pairs:
+                optimizer.zero_grad()
+                loss = loss_of(network, step)
+                loss.backward()
+                optimizer.step()
+                losses.append(loss.item())
+            assert same(*losses)
+        assert same_weights(pairs[0][0].module, pairs[1][0])
+
+
+def case_two_models_with_hooks():
+    models = [with_hook(torch.nn.Linear(3, 2)) for _ in range(2)]
+    for number, (model, _) in enumerate(models):
+        model(torch.ones(1, 3)).sum().mul(number + kt.rank()).backward()
+    for number, (model, _) in enumerate(models):
+        expected = torch.full((2, 3), number + (kt.size() - 1) / 2)
+        assert torch.allclose(model.module.weight.grad, expected)
+
+
+def case_the_hook_with_no_sync_and_unused_parameters():
+    model = torch.nn.ModuleDict({"used": torch.nn.Linear(3, 2), "unused": torch.nn.Linear(3, 2)})
+
+    class Half(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = copy.deepcopy(model)
+
+        def forward(self, inputs):
+            return self.inner["used"](inputs)
+
+    network, _ = with_hook(Half(), find_unused_parameters=True)
+    inputs = torch.full((1, 3), float(kt.rank()))
+    with network.no_sync():
+        network(inputs).sum().backward()
+    network(inputs).sum().backward()
+    expected = torch.full((2, 3), float(kt.size() - 1))
+    assert torch.allclose(network.module.inner["used"].weight.grad, expected)
+
+
+def case_an_error_of_the_store_comes_through_the_hook():
+    if kt.size() == 1:
+        return
+    model, _ = with_hook(torch.nn.Linear(3, 2))
+    model(torch.ones(1, 3)).sum().backward()
+    model(torch.ones(1, 3)).sum().backward()
+    listed = kt.store().keys()
+    kt.barrier()
+    kt.store().remove([key for key in listed if "bucket" in str(key)][-1])
+    with pytest.raises(kvstore.KeyNotFoundError, match="bucket 0"):
+        model(torch.ones(1, 3)).sum().backward()
+
+
+# The rule on the servers. Options make the formulas of both equal, as in test_torch_optimizers.py.
+
+RATE = {"lr": 0.05}
+DECAY = {"lr": 0.05, "weight_decay": 0.02}
+BETAS = {"beta1": 0.8, "beta2": 0.95}
+BOTH = {"betas": (0.8, 0.95)}
+RULES = {
+    "sgd": (DECAY, "SGD", DECAY),
+    "sgd with momentum": ({**DECAY, "momentum": 0.8}, "SGD", {**DECAY, "momentum": 0.8}),
+    "nag": ({**RATE, "momentum": 0.8}, "SGD", {**RATE, "momentum": 0.8, "nesterov": True}),
+    "adam": ({**DECAY, **BETAS, "epsilon": 0}, "Adam", {**DECAY, **BOTH, "eps": 0}),
+    "adamw": ({**DECAY, **BETAS, "epsilon": 0.01}, "AdamW", {**DECAY, **BOTH, "eps": 0.01}),
+    "adamax": ({**DECAY, **BETAS}, "Adamax", {**DECAY, **BOTH, "eps": 0}),
+    "nadam": (
+        {**DECAY, **BETAS, "epsilon": 0.01, "schedule_decay": 0.02},
+        "NAdam",
+        {**DECAY, **BOTH, "eps": 0.01, "momentum_decay": 0.02},
+    ),
+    "adagrad": ({**RATE, "eps": 0}, "Adagrad", {**RATE, "eps": 0}),
+    "rmsprop": (
+        {**DECAY, "gamma1": 0.8, "epsilon": 0},
+        "RMSprop",
+        {**DECAY, "alpha": 0.8, "eps": 0},
+    ),
+    "adadelta": ({"rho": 0.8, "epsilon": 0.01}, "Adadelta", {"lr": 1, "rho": 0.8, "eps": 0.01}),
+}
+STEPS = 50
+
+
+def smooth_model(dtype):
+    torch.manual_seed(1)
+    layers = [torch.nn.Flatten(), torch.nn.Linear(64, 16), torch.nn.Tanh(), torch.nn.Linear(16, 10)]
+    return torch.nn.Sequential(*layers).to(dtype)
+
+
+def loss_of_all_ranks(model, step, dtype):
+    """What one process computes from the batches of all ranks."""
+    losses = []
+    for rank in range(kt.size()):
+        inputs, labels = batch(step, rank=rank)
+        losses.append(torch.nn.functional.cross_entropy(model(inputs.to(dtype)), labels))
+    return sum(losses) / len(losses)
+
+
+def error_of(rule, dtype):
+    """The largest difference from PyTorch's optimizer, relative to the largest weight."""
+    options, theirs, theirs_options = RULES[rule]
+    torch.set_default_dtype(dtype)
+    try:
+        mine, serial = smooth_model(dtype), smooth_model(dtype)
+        optimizer = kt.ServerOptimizer(rule.split()[0], mine, **options)
+        stepper = getattr(torch.optim, theirs)(serial.parameters(), **theirs_options)
+        for step in range(STEPS):
+            optimizer.zero_grad()
+            inputs, labels = batch(step)
+            torch.nn.functional.cross_entropy(mine(inputs.to(dtype)), labels).backward()
+            optimizer.step()
+            stepper.zero_grad()
+            loss_of_all_ranks(serial, step, dtype).backward()
+            stepper.step()
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert equal_on_all_ranks(mine)
+    pairs = list(zip(mine.parameters(), serial.parameters()))
+    return max((a - b).abs().max().item() / b.abs().max().item() for a, b in pairs)
+
+
+def case_eight_rules_do_what_pytorch_does_in_float64():
+    for rule in RULES:
+        error = error_of(rule, torch.float64)
+        assert error <= 1e-8, (rule, error)
+
+
+def case_eight_rules_do_what_pytorch_does_in_float32():
+    for rule in RULES:
+        error = error_of(rule, torch.float32)
+        assert error <= 1e-4, (rule, error)
+
+
+def case_a_state_dict_with_batchnorm_trains():
+    model = small_model(seed=kt.rank())
+    optimizer = kt.ServerOptimizer("sgd", model, lr=0.1, momentum=0.9)
+    assert torch.equal(model[4].weight, small_model(seed=0)[4].weight)
+    losses = []
+    for _ in range(20):
+        optimizer.zero_grad()
+        loss = loss_of(model, 0)
+        loss.backward()
+        optimizer.step()
+        losses.append(kt.allreduce(loss.item()))
+    assert losses[-1] < 0.5 * losses[0]
+    assert model[1].num_batches_tracked == 20
+    assert equal_on_all_ranks(torch.nn.ParameterList(model.parameters()))
+    kt.broadcast_parameters(model)
+    assert equal_on_all_ranks(model)
+
+
+def case_bfloat16_parameters_have_a_master_in_float32():
+    """Small steps add up, which bfloat16 alone would round away."""
+    model = torch.nn.Linear(3, 2, bias=False).to(torch.bfloat16)
+    serial = model.weight.detach().float()
+    optimizer = kt.ServerOptimizer("sgd", model, lr=2.0**-12, multi_precision=True)
+    for _ in range(64):
+        optimizer.zero_grad()
+        model(torch.ones(1, 3, dtype=torch.bfloat16)).sum().backward()
+        optimizer.step()
+    expected = kt.broadcast_object(serial) - 64 * 2.0**-12
+    assert torch.equal(model.weight, expected.to(torch.bfloat16))
+
+
+def case_schedulers_change_the_rate_on_the_servers():
+    model, serial = torch.nn.Linear(3, 2), torch.nn.Linear(3, 2)
+    serial.load_state_dict(kt.broadcast_object(dict(model.state_dict())))
+    optimizer = kt.ServerOptimizer("sgd", model, lr=0.4)
+    stepper = torch.optim.SGD(serial.parameters(), lr=0.4)
+    for network, each in ((model, optimizer), (serial, stepper)):
+        scheduler = torch.optim.lr_scheduler.StepLR(each, 2, gamma=0.5)
+        for _ in range(6):
+            each.zero_grad()
+            network(torch.ones(1, 3)).pow(2).sum().backward()
+            each.step()
+            scheduler.step()
+    assert torch.allclose(model.weight, serial.weight, 1e-5)
+
+
+def case_states_are_saved_and_loaded():
+    folder = kt.broadcast_object(tempfile.mkdtemp() if kt.rank() == 0 else None)
+    path = os.path.join(folder, "model.safetensors")
+
+    def step():
+        optimizer.zero_grad()
+        model(torch.ones(1, 3)).pow(2).sum().backward()
+        optimizer.step()
+        return model.weight.detach().clone()
+
+    model = torch.nn.Linear(3, 2)
+    optimizer = kt.ServerOptimizer("adam", model, lr=0.1)
+    step()
+    optimizer.save(path)
+    expected = [step(), step()]
+    optimizer.load(path)
+    assert all(torch.equal(step(), each) for each in expected)
+    with pytest.raises(kvstore.UnsupportedError, match="save"):
+        optimizer.state_dict()
+    with pytest.raises(kvstore.UnsupportedError, match="load"):
+        optimizer.load_state_dict({})
+
+
+def case_a_parameter_without_a_gradient_counts_as_zeros():
+    model = torch.nn.ModuleDict({"used": torch.nn.Linear(3, 2), "unused": torch.nn.Linear(3, 2)})
+    optimizer = kt.ServerOptimizer("sgd", model, lr=0.1)
+    before = model["unused"].weight.detach().clone()
+    if kt.rank() == 0:
+        model["used"](torch.ones(1, 3)).sum().backward()
+    optimizer.step(lambda: None)
+    assert torch.equal(model["unused"].weight, before)
+    assert equal_on_all_ranks(model)
+
+
+def case_another_model_on_a_rank_is_named():
+    model = torch.nn.ModuleDict({"layer3": torch.nn.Linear(3, 2 + kt.rank())})
+    if kt.size() > 1:
+        with pytest.raises(
+            kvstore.DiffersError, match=r"`layer3.weight` is float32\[3, 3\] on rank 1"
+        ):
+            kt.ServerOptimizer("sgd", model, lr=0.1)
+    with pytest.raises(kvstore.OptionError, match="rescale_grad"):
+        kt.ServerOptimizer("sgd", torch.nn.Linear(3, 2), rescale_grad=1)
+    with pytest.raises(kvstore.KVStoreError, match="momenta"):
+        kt.ServerOptimizer("sgd", torch.nn.Linear(3, 2), momenta=1)
+
+
+# Embeddings.
+
+
+def case_embeddings_do_what_sparse_gradients_do():
+    """Against one process with torch.nn.Embedding(sparse=True) and all batches."""
+    for rule, options, theirs, theirs_options in (
+        ("sgd", {"lr": 0.1}, "SGD", {"lr": 0.1}),
+        ("adagrad", {"lr": 0.1, "eps": 1e-10}, "Adagrad", {"lr": 0.1}),
+    ):
+        mine = kt.Embedding(50, 4, rule, **options)
+        serial = torch.nn.Embedding(50, 4, sparse=True)
+        with torch.no_grad():
+            serial.weight.copy_(mine.table())
+        stepper = getattr(torch.optim, theirs)(serial.parameters(), **theirs_options)
+        for step in range(6):
+            batches = []
+            for rank in range(kt.size()):
+                random = torch.Generator().manual_seed(100 * step + rank)
+                batches.append(torch.randint(0, 40, (3, 5), generator=random))
+            mine(batches[kt.rank()]).pow(2).sum().backward()
+            mine.step()
+            stepper.zero_grad()
+            (sum(serial(each).pow(2).sum() for each in batches) / kt.size()).backward()
+            stepper.step()
+        assert torch.allclose(mine.table(), serial.weight, 1e-4, 1e-5)
+        # Rows that no batch had are as they were.
+        assert torch.equal(mine.table()[40:], serial.weight[40:])
+
+
+def case_a_rank_without_ids_takes_part():
+    mine = kt.Embedding(10, 2, "sgd", lr=1.0)
+    before = mine.table()
+    kt.barrier()
+    if kt.rank() == 0:
+        (mine(torch.tensor([3])).sum() + mine(torch.tensor([3, 4])).sum()).backward()
+    mine.step()
+    change = before - mine.table()
+    expected = torch.zeros(10, 2)
+    expected[3], expected[4] = 2 / kt.size(), 1 / kt.size()
+    assert torch.allclose(change, expected, atol=1e-6)
+
+
+def case_rows_of_the_next_batch_are_fetched_beforehand():
+    warnings.simplefilter("error", RuntimeWarning)  # Of tickets that are dropped.
+    one, other = kt.Embedding(10, 2, "sgd", lr=1.0), torch.tensor([[5, 6]])
+    ids = torch.tensor([[1, 2, 1]])
+    one(ids).sum().backward()
+    one.step()
+    one.prefetch(ids.clone())
+    assert torch.equal(one(ids), one.table()[ids])
+    one.prefetch(other)
+    assert torch.equal(one(ids), one.table()[ids])
+    one.prefetch(ids)
+    one.prefetch(other)
+    one(other).sum().backward()
+    one.set_hyperparameter("learning_rate", 0.0)
+    before = one.table()
+    one.step()
+    assert torch.equal(one.table(), before)
+
+
+def case_embeddings_without_gradients_keep_nothing():
+    mine = kt.Embedding(10, 2, "sgd", lr=1.0)
+    with torch.no_grad():
+        assert torch.equal(mine(torch.tensor([[1, 2], [2, 1]]))[0, 1], mine.table()[2])
+    assert mine._used == []
+    assert "10, 2" in repr(mine)
+
+
+def case_another_table_on_a_rank_is_an_error():
+    if kt.size() > 1:
+        with pytest.raises(kvstore.DiffersError, match=r"float32\[10, 3\] on rank 1"):
+            kt.Embedding(10, 2 + kt.rank())
