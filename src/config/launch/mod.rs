@@ -192,15 +192,19 @@ impl ProcessPlace {
     }
 
     fn scheduler(&self, base: &Config) -> Result<Config> {
-        base.clone().with("role", "scheduler")?.with("bind", &self.scheduler_bind())
+        let bind = self.scheduler_bind(has_credential(base)?);
+        base.clone().with("role", "scheduler")?.with("bind", &bind)
     }
 
-    /// The root, or all interfaces if a name that a launcher gave to this machine is the loopback here, as
-    /// Debian has it: other machines could not reach that.
-    fn scheduler_bind(&self) -> String {
-        let told = self.launcher.as_ref().and_then(|it| Some((it.host.as_ref()?, it.port)));
-        match told {
-            Some((host, port)) if self.root == root_at(host, port) && is_name_of_loopback(host) => {
+    /// The root; or all interfaces, if the name of this machine is the loopback here, as Debian has it: other
+    /// machines could not reach that. A root that the user has chosen stays on the loopback unless the job
+    /// has a credential.
+    fn scheduler_bind(&self, has_credential: bool) -> String {
+        let host =
+            self.launcher.as_ref().and_then(|it| it.host.as_ref().map(|host| (host, it.port)));
+        let is_told = host.is_some_and(|(host, port)| self.root == root_at(host, port));
+        match self.root.rsplit_once(':') {
+            Some((host, port)) if (is_told || has_credential) && is_name_of_loopback(host) => {
                 format!("0.0.0.0:{port}")
             }
             _ => self.root.clone(),
