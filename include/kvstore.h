@@ -1004,7 +1004,7 @@ kv_status kv_broadcast(struct kv_store *store,
 /**
  * Removes keys and frees their values; a removed key may be initialised again, with any shape.
  *
- * Operations with a ticket that are pending on these keys, whoever queued them, finish first. A
+ * Operations with a ticket that are pending on these keys, of any thread, finish first. A
  * call of another thread that meets a removed key fails with `KV_ERR_KEY_NOT_FOUND`.
  *
  * @param keys   `count` different keys, each initialised before.

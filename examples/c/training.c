@@ -77,7 +77,7 @@ static void open_store(struct training *training) {
 }
 
 /* Pushes, for each parameter, the list of its gradients. The order of a list is that of the
- * quarters, whoever computed them and whoever calls: it fixes every bit of the sum. */
+ * quarters, on any threads: it fixes every bit of the sum. */
 static void push_gradients(struct training *training) {
     kv_key keys[PUSHED];
     kv_tensor values[PUSHED];

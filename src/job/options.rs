@@ -92,7 +92,7 @@ pub(crate) fn place(job: &JobConfig) -> Result<TransportConfig> {
     {
         return Err(fail!(
             Option,
-            "create: {listen} is not on the loopback, and whoever reaches it could join the job; give \
+            "create: {listen} is not on the loopback, and every process that reaches it could join the job; give \
              all processes a token (token_file, KV_TOKEN) or certificates (tls_ca_file, tls_cert_file, \
              tls_key_file), which `kvstore certs` makes; `kvstore run` gives the jobs that it starts a \
              token of their own"
@@ -103,7 +103,7 @@ pub(crate) fn place(job: &JobConfig) -> Result<TransportConfig> {
     {
         return Err(fail!(
             Option,
-            "create: metrics={metrics} is not on the loopback, and whoever reaches it could read how the \
+            "create: metrics={metrics} is not on the loopback, and every process that reaches it could read how the \
              job does; set insecure=yes if the network is closed to others"
         ));
     }

@@ -9,7 +9,7 @@ use super::embedded::EmbeddedMembers;
 use super::{JoinedJob, StoreKind};
 use crate::config::{Config, JobConfig, JobPart};
 use crate::credentials::take_kept;
-use crate::error::Result;
+use crate::error::{ErrorKind, Result};
 use crate::job::remote::JobMember;
 use crate::local::Local;
 use crate::role::Role;
@@ -33,8 +33,11 @@ pub(super) fn open(local: &Arc<Local>, kind: StoreKind, config: &Config) -> Resu
         configs => Some(EmbeddedMembers::start(kind, configs)?),
     };
     let joined = join(local, job, kind);
-    // A server that could not join is the reason why a worker waits in vain.
-    let failure = || embedded.as_ref().and_then(EmbeddedMembers::failure);
+    // A server that was refused is the reason why a worker waits in vain.
+    let failure = || {
+        let failure = embedded.as_ref().and_then(EmbeddedMembers::failure);
+        failure.filter(|it| it.kind() != ErrorKind::Timeout)
+    };
     let remote = joined.map_err(|error| failure().unwrap_or(error))?;
     Ok(JoinedJob { remote: Some(remote), embedded })
 }

@@ -558,7 +558,7 @@ class KVStore(_native.Store, Unique):
     _barrier = barrier
 
     def done(self) -> None:
-        """Says that this worker pushes no more: nobody waits for it from now on.
+        """Says that this worker pushes no more: no other one waits for it from now on.
 
         It may still pull, and save what there is when the others push no more either.
         """

@@ -174,7 +174,7 @@ impl<'a> BenchReport<'a> {
 
 /// Prints a line. A closed standard output ends the command.
 fn print(text: &str) -> Result<()> {
-    writeln!(io::stdout(), "{text}").context("nobody reads this")
+    writeln!(io::stdout(), "{text}").context("no process reads this")
 }
 
 /// Times in milliseconds, rates, and their ratio.

@@ -58,7 +58,7 @@ pub(crate) fn shared_memory(_: &mut DoctorContext) -> CheckResult {
     if free < LEAST_SHARED {
         return Err(bad(
             format!("/dev/shm is full: {} of {} are free", text(free), text(size)),
-            "look at its files: programs that were killed leave theirs behind; remove what nobody uses",
+            "look at its files: programs that were killed leave theirs behind; remove what no process uses",
         ));
     }
     Ok(format!("{} of {} are free in /dev/shm", text(free), text(size)))

@@ -318,7 +318,7 @@ fn processes_started_by_hand_are_refused_off_the_loopback_with_the_way_out() {
     let output = scheduler.output().unwrap();
     let text = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(1), "{text}");
-    let expected = "is not on the loopback, and whoever reaches it could join the job";
+    let expected = "is not on the loopback, and every process that reaches it could join the job";
     assert!(text.contains(expected) && text.contains("`kvstore run`"), "{text}");
 }
 
