@@ -93,7 +93,7 @@ func (s *Store) Barrier(ctx context.Context) error {
 	})
 }
 
-// Done says that this worker pushes no more: nobody waits for it from now on. It may still pull, and
+// Done says that this worker pushes no more: no other one waits for it from now on. It may still pull, and
 // save what there is when the others push no more either.
 func (s *Store) Done() error {
 	return s.use(func(store *C.kv_store) C.kv_status { return C.kv_done(store) })

@@ -143,7 +143,7 @@ fn shared_memory_that_is_small_or_full_is_found() {
     finds(&mut command, "shared memory", &["too small", "1.0 MB", "--shm-size"]);
     let full = "mount -t tmpfs -o size=65m none /dev/shm && \
                 head -c 4194304 /dev/zero > /dev/shm/left && exec $1 doctor 127.0.0.1:9";
-    finds(&mut apart(full).unwrap(), "shared memory", &["is full", "remove what nobody uses"]);
+    finds(&mut apart(full).unwrap(), "shared memory", &["is full", "remove what no process uses"]);
 }
 
 #[test]

@@ -214,7 +214,7 @@ fn it_ends_when_nobody_reads_it_or_one_worker_fails() {
     launcher.out = mpsc::channel().1;
     let end = launcher.end();
     assert_eq!(end.status, Some(1), "{}", end.err);
-    assert!(end.err.contains("kvstore bench: nobody reads this"), "{}", end.err);
+    assert!(end.err.contains("kvstore bench: no process reads this"), "{}", end.err);
 
     let end = Launcher::spawn(&mut bench(&["-n", "2", "--svg", "/nowhere/x.svg"])).end();
     assert_eq!((end.status, end.out()), (Some(1), ""), "{}", end.err);
