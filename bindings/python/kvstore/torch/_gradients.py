@@ -18,7 +18,8 @@ from ._units import units_of
 # Places in the flags of a round, in front of one for each parameter.
 _CONTRIBUTORS, _ROUND = 0, 1
 _FIRST = 2
-_ROUNDS = 1 << 20
+# Numbers of rounds start again at it: the sum over all ranks stays in an int32.
+_ROUNDS = 1 << 14
 _NO_PASS = -1
 _FLAGS = "gradients "
 

@@ -302,6 +302,25 @@ def case_two_models_with_the_same_names():
         assert torch.allclose(model.weight.grad, torch.full((2, 3), expected))
 
 
+def case_numbers_of_rounds_start_again():
+    mine, optimizer = with_kvstore(torch.nn.Linear(3, 2))
+    optimizer._kv.gradients.round = kvstore.torch._gradients._ROUNDS - 2
+    for _ in range(4):
+        optimizer.zero_grad()
+        mine(torch.full((1, 3), float(kt.rank()))).sum().backward()
+        optimizer.step()
+    assert optimizer._kv.gradients.round == (2 if kt.size() > 1 else 2**14 - 2)
+    assert equal_on_all_ranks(mine)
+
+
+def case_long_names():
+    model = torch.nn.ModuleDict({"n" * 300: torch.nn.Linear(3, 2)})
+    optimizer = kt.DistributedOptimizer(sgd(model), model)
+    model["n" * 300](torch.ones(1, 3)).sum().backward()
+    optimizer.step()
+    assert equal_on_all_ranks(model)
+
+
 def case_pairs_of_names_in_the_place_of_a_module():
     model = torch.nn.Linear(3, 2)
     named = [(f"mine.{name}", each) for name, each in model.named_parameters()]
