@@ -8,10 +8,11 @@ use std::path::{Path, PathBuf};
 
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 /// Folders with pages for readers.
-const FOLDERS: [&str; 9] = [
+const FOLDERS: [&str; 10] = [
     "",
     "docs",
     "docs/decisions",
+    "docs/frameworks",
     "examples/data",
     "bindings/cpp",
     "bindings/go",
