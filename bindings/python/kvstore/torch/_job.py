@@ -11,12 +11,21 @@ from typing import Any, Optional
 import kvstore
 from kvstore import KVStore
 
-from ._embedded import EmbeddedJob, Rendezvous
+from ._rendezvous import Rendezvous, join
 
 # As long as torchrun waits for its own processes: some import for minutes.
 _START_SECONDS = 1800.0
 _OF_TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _OF_LAUNCHERS = ("KV_ROOT", "DMLC_PS_ROOT_URI")
+# Of mpirun, mpiexec and srun, which kvstore.create() understands.
+_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
+
+
+def _size_of_launcher() -> int:
+    """The number of processes that an MPI or Slurm has started, unless torchrun is inside of it."""
+    if os.environ.get("RANK"):
+        return 1
+    return max(int(os.environ.get(name) or 1) for name in _SIZES)
 
 
 class Job:
@@ -27,10 +36,10 @@ class Job:
         self.process = os.getpid()
         # Keys of gradients, so that two models may have parameters of one name.
         self.keys: set[str] = set()
-        self._embedded: list[EmbeddedJob] = []
+        self._jobs = 0
         self._others: list[KVStore] = []
         self._rendezvous: Optional[Rendezvous] = None
-        if any(os.environ.get(name) for name in _OF_LAUNCHERS):
+        if any(os.environ.get(name) for name in _OF_LAUNCHERS) or _size_of_launcher() > 1:
             self.store = kvstore.create("dist_sync", **options)
         elif all(os.environ.get(name) for name in _OF_TORCHRUN):
             self._rendezvous = Rendezvous(start_timeout)
@@ -44,36 +53,27 @@ class Job:
         rendezvous = self._rendezvous
         if rendezvous is None or rendezvous.size == 1:
             return kvstore.create("local", **self.options)
-        name = f"job {len(self._embedded)}"
-        self._embedded.append(EmbeddedJob(rendezvous, name, self.options))
-        return self._embedded[-1].store
+        self._jobs += 1
+        return join(rendezvous, f"job {self._jobs}", self.options)
 
     def another_store(self) -> KVStore:
         """A store of all ranks with settings of its own: its rule and codec hold for all keys."""
         if self.size > 1 and self._rendezvous is None:
             raise kvstore.UnsupportedError(
-                "the store of a job of `kvstore run` has one rule and one codec for all keys, and "
-                "is needed for sums; start this program with torchrun, whose processes serve "
+                "the store of this job has one rule and one codec for all keys, and is needed for "
+                "sums; start this program with torchrun, whose processes serve "
                 "further stores themselves"
             )
-        store = self._join_or_create()
-        if self.size == 1:
-            self._others.append(store)
-        return store
+        self._others.append(self._join_or_create())
+        return self._others[-1]
 
     def close(self, timeout: Optional[float]) -> None:
-        for other in self._others:
-            other.close(timeout)
-        if not self._embedded:
-            self.store.close(timeout)
-        for embedded in reversed(self._embedded):
-            embedded.close(timeout)
+        for store in (*reversed(self._others), self.store):
+            store.close(timeout)
 
     def abort(self) -> None:
         for store in (self.store, *self._others):
             store.abort()
-        for embedded in self._embedded:
-            embedded.abort()
 
 
 _job: Optional[Job] = None
@@ -88,6 +88,7 @@ def init(*, start_timeout: float = _START_SECONDS, **options: Any) -> KVStore:
 
     - Inside of `torchrun train.py` all ranks are workers. Rank 0 runs the scheduler and each rank
       a server, as threads of these processes.
+    - Inside of `mpirun`, `mpiexec` and `srun` too, where PyTorch's rendezvous is not needed.
     - Inside of `kvstore run` the processes of that job serve.
     - Otherwise the store is local, with one worker: the same script runs alone.
 
