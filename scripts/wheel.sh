@@ -24,6 +24,10 @@ if [ ! -x "$tools/bin/cargo-zigbuild" ]; then
 fi
 PATH=$root/$tools/bin:$PATH
 
+# No file that is installed names a folder of this machine.
+home=${CARGO_HOME:-$HOME/.cargo}
+export RUSTFLAGS="--remap-path-prefix=$home/registry/src=registry --remap-path-prefix=$root=libkvstore"
+
 build() {
   cargo zigbuild --quiet --target "$target.$glibc" "$@"
 }
@@ -41,6 +45,11 @@ cp -R bindings/python "$source"
 rm -rf "$source"/{build,dist,tests,*.egg-info}
 "$python" scripts/supply_chain.py licences "$source/kvstore/THIRD-PARTY-LICENSES.txt"
 strip --strip-unneeded -o "$source/kvstore/_native.abi3.so" "$built/extension/lib_native.so"
+if grep --text --only-matching --max-count=1 -e "$home" -e "$root" \
+  "$prefix"/lib/* "$prefix"/bin/* "$source/kvstore/_native.abi3.so"; then
+  echo "wheel: the files above name folders of this machine" >&2
+  exit 1
+fi
 KVSTORE_PREFIX=$root/$prefix "$tools/bin/python" -m pip --disable-pip-version-check wheel \
   --quiet --no-build-isolation --no-deps --wheel-dir dist "$source"
 ls -l dist/libkvstore-*.whl
