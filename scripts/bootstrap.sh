@@ -7,8 +7,8 @@
 #   go      Go 1.21 or newer
 #   python  a virtual environment in build/venv with numpy, ml_dtypes, safetensors, pytest, mypy
 #           and the schemas of Kubernetes
-#   tests   valgrind, libdlpack-dev, libucx0, and the launchers Slurm, Open MPI, MPICH and sshd; tests that
-#           need them are left out where they are missing
+#   tests   valgrind, libdlpack-dev, libucx0, dpkg-dev, and the launchers Slurm, Open MPI, MPICH and sshd;
+#           tests that need them are left out where they are missing
 #
 # Debian packages are installed when the user is root; otherwise the command to run is printed.
 set -euo pipefail
@@ -152,6 +152,7 @@ bootstrap_python() {
 bootstrap_tests() {
   local missing=()
   command -v valgrind >/dev/null || missing+=(valgrind libc6-dbg)
+  command -v dpkg-architecture >/dev/null || missing+=(dpkg-dev)
   echo '#include <dlpack/dlpack.h>' | cc -E - >/dev/null 2>&1 || missing+=(libdlpack-dev)
   ldconfig -p | grep -q 'libucp\.so\.0' || missing+=(libucx0)
   command -v mpirun.openmpi >/dev/null || missing+=(openmpi-bin)

@@ -21,7 +21,7 @@ folder=build/deb
 all=$root/$folder/all
 
 # The target folder of `make stage`: nothing is compiled twice.
-configure $folder/cmake . -DCMAKE_INSTALL_PREFIX=/usr -DCMAKE_INSTALL_LIBDIR="lib/$multiarch" >/dev/null
+configure $folder/cmake . -DCMAKE_INSTALL_PREFIX=/usr -DCMAKE_INSTALL_LIBDIR:STRING="lib/$multiarch" >/dev/null
 cmake --build $folder/cmake --target kvstore
 rm -rf "$all" $folder/libkvstore0 $folder/libkvstore-dev $folder/kvstore
 DESTDIR=$all cmake --install $folder/cmake --prefix /usr >/dev/null

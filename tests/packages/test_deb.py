@@ -1,0 +1,127 @@
+"""The Debian packages: what is in which, what they need, and a job of two workers from them alone.
+
+With KV_TEST_OPERATIONS, as in `make test-long`, they are also installed into a new Debian, which
+debootstrap makes, and removed again.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("libkvstore0", "libkvstore-dev", "kvstore")
+LIMIT_SECONDS = 900
+MOST_BYTES = 3_000_000
+
+for tool in ("dpkg-deb", "dpkg-architecture", "objdump"):
+    if shutil.which(tool) is None:
+        pytest.skip(f"{tool} not installed", allow_module_level=True)
+if sys.version_info < (3, 11):
+    pytest.skip("Python 3.11 not installed", allow_module_level=True)
+
+
+def run(*command, **options):
+    options.setdefault("cwd", ROOT)
+    result = subprocess.run(
+        [str(part) for part in command],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_SECONDS,
+        **options,
+    )
+    assert result.returncode == 0, f"{command}: {result.stdout}{result.stderr}"
+    return result.stdout
+
+
+@pytest.fixture(scope="module")
+def packages():
+    run("bash", "scripts/deb.sh")
+    found = {}
+    for name in PACKAGES:
+        [found[name]] = (ROOT / "dist").glob(f"{name}_*.deb")
+    return found
+
+
+@pytest.fixture(scope="module")
+def unpacked(packages, tmp_path_factory):
+    """All of them in one folder, and the files of each."""
+    root, files = tmp_path_factory.mktemp("root"), {}
+    for name, package in packages.items():
+        own = tmp_path_factory.mktemp(name)
+        run("dpkg-deb", "-x", package, own)
+        files[name] = {path.relative_to(own) for path in own.rglob("*") if not path.is_dir()}
+        shutil.copytree(own, root, symlinks=True, dirs_exist_ok=True)
+    return root, files
+
+
+def field(package, name):
+    return run("dpkg-deb", "-f", package, name).strip()
+
+
+def test_each_file_is_in_one_package(unpacked):
+    _, files = unpacked
+    names = [path for each in files.values() for path in each]
+    assert len(names) == len(set(names))
+    library = Path(f"usr/lib/{run('dpkg-architecture', '-qDEB_HOST_MULTIARCH').strip()}")
+    assert library / "libkvstore.so.0" in files["libkvstore0"]
+    assert {library / "libkvstore.so", Path("usr/include/kvstore.h")} <= files["libkvstore-dev"]
+    assert {Path("usr/bin/kvstore"), Path("usr/share/man/man1/kvstore-run.1.gz")} <= files["kvstore"]
+    for name in PACKAGES:
+        documents = {Path(f"usr/share/doc/{name}/{file}") for file in ("copyright", "changelog.gz")}
+        assert documents <= files[name]
+
+
+def test_they_say_what_they_need(packages, unpacked):
+    root, _ = unpacked
+    library = next(root.glob("usr/lib/*/libkvstore.so.0"))
+    for name, file in (("libkvstore0", library), ("kvstore", root / "usr/bin/kvstore")):
+        versions = re.findall(r"GLIBC_([\d.]+)", run("objdump", "-T", file))
+        newest = max(versions, key=lambda text: [int(part) for part in text.split(".")])
+        assert f"libc6 (>= {newest})" in field(packages[name], "Depends")
+    version = field(packages["libkvstore0"], "Version")
+    assert f"libkvstore0 (= {version})" in field(packages["libkvstore-dev"], "Depends")
+    assert packages["libkvstore0"].stat().st_size <= MOST_BYTES
+
+
+def test_a_program_is_built_and_run_from_them_alone(unpacked, tmp_path):
+    root, _ = unpacked
+    library = next(root.glob("usr/lib/*/libkvstore.so.0")).parent
+    environment = {
+        "PATH": f"{root}/usr/bin:/usr/bin:/bin",
+        "PKG_CONFIG_LIBDIR": str(library / "pkgconfig"),
+        "LD_LIBRARY_PATH": str(library),
+    }
+    flags = run("pkg-config", "--cflags", "--libs", "kvstore", env=environment).split()
+    assert f"-I{root}" in " ".join(flags).replace("/usr/lib/../..", "")
+    source = ROOT / "examples" / "c" / "rounds.c"
+    run("cc", source, "-I", source.parent, *flags, "-o", tmp_path / "rounds", env=environment)
+    said = run("kvstore", "run", "-n", "2", "--", tmp_path / "rounds", "dist_sync", env=environment)
+    assert "after round 5: 16.0" in said
+
+
+@pytest.mark.skipif("KV_TEST_OPERATIONS" not in os.environ, reason="only in make test-long")
+@pytest.mark.skipif(os.geteuid() != 0, reason="a chroot needs root")
+@pytest.mark.skipif(shutil.which("debootstrap") is None, reason="debootstrap not installed")
+def test_a_new_debian_installs_and_removes_them(packages, tmp_path):
+    codename = re.search(r"^VERSION_CODENAME=(\w+)", Path("/etc/os-release").read_text(), re.M)[1]
+    root = tmp_path / "debian"
+    run("debootstrap", "--variant=minbase", codename, root)
+    before = {path for path in root.joinpath("usr").rglob("*kvstore*")}
+    for package in packages.values():
+        shutil.copy(package, root / "root")
+    names = [f"/root/{package.name}" for package in packages.values()]
+    chroot = ("chroot", root)
+    runtime = [name for name in names if "-dev_" not in name]
+    run(*chroot, "dpkg", "-i", *runtime)
+    # No compiler, no cargo, no Python: a job of shells, whose server is the program.
+    said = run(*chroot, "kvstore", "run", "-n", "2", "--", "sh", "-c", "echo worker $KV_RANK")
+    assert {"worker 0", "worker 1"} <= {line.split("| ")[-1] for line in said.splitlines()}
+    assert "libkvstore.so.0" in run(*chroot, "ldconfig", "-p")
+    run(*chroot, "dpkg", "--purge", "kvstore", "libkvstore0")
+    assert {path for path in root.joinpath("usr").rglob("*kvstore*")} == before
