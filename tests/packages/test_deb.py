@@ -116,7 +116,8 @@ def test_a_new_debian_installs_and_removes_them(packages, tmp_path):
     for package in packages.values():
         shutil.copy(package, root / "root")
     names = [f"/root/{package.name}" for package in packages.values()]
-    chroot = ("chroot", root)
+    # With a /proc of its own, which ends with the command.
+    chroot = ("unshare", "--pid", "--fork", f"--mount-proc={root}/proc", "chroot", root)
     runtime = [name for name in names if "-dev_" not in name]
     run(*chroot, "dpkg", "-i", *runtime)
     # No compiler, no cargo, no Python: a job of shells, whose server is the program.
