@@ -7,7 +7,7 @@ OPTICKS := examples/data/opticks.txt.bz2
 LIBRARY := $(BUILD)/kvstore/libkvstore.so
 MAKEFLAGS += --no-print-directory
 
-.PHONY: help build stage stage-local python extension wheel deb install header kernels check test test-long \
+.PHONY: help build stage stage-local python extension wheel deb dist install header kernels check test test-long \
 	test-frameworks bench bench-peers bench-python bench-torch clean \
 	demo demo-cpp demo-go demo-python demo-rust demo-torch demo-embedding demo-gpu demo-dist demo-bits
 
@@ -39,6 +39,9 @@ wheel: ## make a Python wheel for every Linux with glibc 2.28 or newer, in dist/
 
 deb: ## make the Debian packages of the library and the program, in dist/
 	@bash scripts/deb.sh
+
+dist: ## make all that a release has, in dist/: wheel, Debian packages, crates, Go module, checksums
+	@bash scripts/dist.sh
 
 # Does not build what is there: root, who may run this, need not have cargo.
 install: ## install it into PREFIX (default /usr/local)
