@@ -66,7 +66,7 @@ impl LaunchEnvironment {
 
     /// In a batch script of Slurm mpirun and torchrun say more than srun, whose variables stay.
     fn read(origin: &ProcessOrigin<'_>) -> Option<Self> {
-        [Self::torchrun, Self::open_mpi, Self::mpich, Self::slurm]
+        [Self::torchrun, Self::open_mpi, Self::mpich, Self::slurm, Self::other_mpi]
             .into_iter()
             .find_map(|of_launcher| of_launcher(origin))
     }
@@ -103,15 +103,20 @@ impl LaunchEnvironment {
         })
     }
 
-    /// Without a number of the job, it is that of the process that has started those of this machine.
+    /// Hydra, of MPICH and others. Without a number of the job, it is that of the process that has started
+    /// those of this machine. srun sets the first two variables for programs of MPICH.
     fn mpich(origin: &ProcessOrigin<'_>) -> Option<Self> {
-        let (index, count) = (origin.number("PMI_RANK")?, origin.number("PMI_SIZE")?);
-        // srun sets the other two for programs of MPICH.
         origin.text("MPI_LOCALNRANKS")?;
-        let proxy = (origin.parent)("hydra_pmi_proxy");
-        let host = origin.only_machine("MPI_LOCALNRANKS", count).filter(|_| proxy.is_some());
-        let job = format!("mpiexec-{}", proxy.unwrap_or(0));
-        Some(Self { host, ..Self::new("mpiexec", index, count, job) })
+        let found = Self::other_mpi(origin)?;
+        let Some(proxy) = (origin.parent)("hydra_pmi_proxy") else { return Some(found) };
+        let (index, count) = (found.index, found.count);
+        let host = origin.only_machine("MPI_LOCALNRANKS", count);
+        Some(Self { host, ..Self::new("mpiexec", index, count, format!("mpiexec-{proxy}")) })
+    }
+
+    fn other_mpi(origin: &ProcessOrigin<'_>) -> Option<Self> {
+        let (index, count) = (origin.number("PMI_RANK")?, origin.number("PMI_SIZE")?);
+        Some(Self::new("mpiexec", index, count, "mpiexec".into()))
     }
 
     fn slurm(origin: &ProcessOrigin<'_>) -> Option<Self> {
@@ -221,7 +226,8 @@ mod tests {
         let mpich = [("PMI_RANK", "1"), ("PMI_SIZE", "2"), ("MPI_LOCALNRANKS", "2")];
         let found = read_below("hydra_pmi_proxy", &mpich).unwrap();
         assert_eq!(place(&found), ("mpiexec", 1, 2, Some("127.0.0.1")));
-        // Without the proxy, the processes could not find one name of their job.
+        // Without the proxy, the processes could not find one name of their job, nor can others.
+        assert_eq!(place(&read(&mpich[..2]).unwrap()), ("mpiexec", 1, 2, None));
         assert_eq!(place(&read(&mpich).unwrap()), ("mpiexec", 1, 2, None));
     }
 
@@ -241,7 +247,7 @@ mod tests {
             &[("RANK", "0"), ("WORLD_SIZE", "2")][..],
             &[("RANK", "x"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "a")],
             &[("RANK", ""), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "a")],
-            &[("PMI_RANK", "0"), ("PMI_SIZE", "2")],
+            &[("PMI_RANK", "0")],
             &SLURM[..3],
         ] {
             assert_eq!(read(variables).map(|it| it.launcher), None, "{variables:?}");
