@@ -2,7 +2,7 @@
 
 
 def test_the_package_imports_no_framework(run):
-    program = "import sys, kvstore; print([name for name in ('torch',) if name in sys.modules])"
+    program = "import sys, kvstore; print([name for name in ('torch', 'mxnet') if name in sys.modules])"
     result = run("-c", program)
     assert (result.returncode, result.stdout, result.stderr) == (0, "[]\n", "")
 
@@ -12,3 +12,10 @@ def test_without_pytorch_its_part_says_what_to_install(run, tmp_path):
     result = run("-c", f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import kvstore.torch")
     assert (result.returncode, result.stdout) == (1, "")
     assert "ImportError: kvstore.torch needs PyTorch: pip install torch" in result.stderr
+
+
+def test_without_mxnet_its_part_says_what_to_install(run, tmp_path):
+    (tmp_path / "mxnet.py").write_text("raise ImportError")
+    result = run("-c", f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import kvstore.mxnet")
+    assert (result.returncode, result.stdout) == (1, "")
+    assert "ImportError: kvstore.mxnet needs MXNet: pip install mxnet" in result.stderr
