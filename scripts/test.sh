@@ -242,7 +242,7 @@ suite_python() {
 
 # Each framework has an environment of its own: they want other versions of numpy.
 suite_frameworks() {
-  local torch mxnet version
+  local torch version framework interpreter
   run "library for python" count_step make -s python
   run "pytest, no framework" count_pytest \
     "$python" -m pytest -q -rs bindings/python/tests/test_frameworks.py
@@ -256,15 +256,17 @@ suite_frameworks() {
     run "pytest, tensors of $version" count_pytest "$torch" -m pytest -q -rs \
       bindings/python/tests/test_torch.py bindings/python/tests/test_torch_optimizers.py
   done
-  if mxnet=$(bash scripts/frameworks.sh mxnet 2>&1); then
-    run "pytest, mxnet" count_pytest \
-      "$mxnet" -m pytest -q -rs bindings/python/tests_frameworks/test_mxnet{,_example}.py
-  else
-    leave_out "kvstore.mxnet" "$mxnet"
-  fi
+  for framework in mxnet jax; do
+    if interpreter=$(bash scripts/frameworks.sh $framework 2>&1); then
+      run "pytest, $framework" count_pytest \
+        "$interpreter" -m pytest -q -rs bindings/python/tests_frameworks -k $framework
+    else
+      leave_out "kvstore.$framework" "$interpreter"
+    fi
+  done
   while read -r reason; do
     leave_out "some of pytest" "$reason"
-  done < <(sed -nE 's/^SKIPPED \[[0-9]+\] [^ ]+ //p' "$logs"/pytest,-*.log | grep -v mxnet | sort -u)
+  done < <(sed -nE 's/^SKIPPED \[[0-9]+\] [^ ]+ //p' "$logs"/pytest,-*.log | grep -v 'could not import' | sort -u)
 }
 
 suite_examples() {

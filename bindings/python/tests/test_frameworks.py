@@ -2,7 +2,7 @@
 
 
 def test_the_package_imports_no_framework(run):
-    program = "import sys, kvstore; print([name for name in ('torch', 'mxnet') if name in sys.modules])"
+    program = "import sys, kvstore; print([name for name in ('torch', 'mxnet', 'jax') if name in sys.modules])"
     result = run("-c", program)
     assert (result.returncode, result.stdout, result.stderr) == (0, "[]\n", "")
 
@@ -19,3 +19,10 @@ def test_without_mxnet_its_part_says_what_to_install(run, tmp_path):
     result = run("-c", f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import kvstore.mxnet")
     assert (result.returncode, result.stdout) == (1, "")
     assert "ImportError: kvstore.mxnet needs MXNet: pip install mxnet" in result.stderr
+
+
+def test_without_jax_its_part_says_what_to_install(run, tmp_path):
+    (tmp_path / "jax.py").write_text("raise ImportError")
+    result = run("-c", f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import kvstore.jax")
+    assert (result.returncode, result.stdout) == (1, "")
+    assert "ImportError: kvstore.jax needs JAX: pip install jax" in result.stderr

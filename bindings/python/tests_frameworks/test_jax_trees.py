@@ -1,0 +1,123 @@
+"""kvstore.jax: trees over processes, inside of jit and outside, and rules where parameters are stored."""
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from conftest import PREFIX, ROOT
+
+jax = pytest.importorskip("jax")
+import jax.numpy as jnp  # noqa: E402
+
+import kvstore  # noqa: E402
+import kvstore.jax  # noqa: E402
+
+JOB = """
+import json
+import jax
+import jax.numpy as jnp
+import numpy as np
+import kvstore.jax as kj
+
+rank, size = kj.rank(), kj.size()
+tree = {"w": jnp.arange(6.0).reshape(2, 3) * (rank + 1), "b": [jnp.float32(rank), jnp.int32([rank])]}
+said = {"rank": rank, "size": size}
+sums = kj.allreduce(tree, "sum")
+said["sum"] = [np.asarray(sums["w"]).tolist(), float(sums["b"][0]), np.asarray(sums["b"][1]).tolist()]
+said["mean"] = np.asarray(kj.allreduce({"w": tree["w"]})["w"]).tolist()
+said["first"] = float(kj.broadcast({"x": jnp.float32(rank + 5)})["x"])
+
+points = np.random.default_rng(1).normal(size=(64, 3)).astype("float32")
+targets = points @ np.float32([1, -2, 3]) + np.float32(0.5)
+mine = slice(rank * 64 // size, (rank + 1) * 64 // size)
+
+def loss(parameters, x, y):
+    return jnp.mean((x @ parameters["w"] + parameters["b"] - y) ** 2)
+
+@jax.jit
+def step(parameters, x, y):
+    gradients = kj.allreduce(jax.grad(loss)(parameters, x, y))
+    return jax.tree.map(lambda p, g: p - 0.1 * g, parameters, gradients)
+
+parameters = {"w": jnp.zeros(3), "b": jnp.float32(0)}
+for _ in range(20):
+    parameters = step(parameters, points[mine], targets[mine])
+said["jit"] = np.asarray(parameters["w"]).tolist()
+
+optimizer = kj.Optimizer("sgd", {"w": jnp.zeros(3) + rank, "b": jnp.float32(rank)}, learning_rate=0.1)
+parameters = optimizer.parameters()
+gradient = jax.jit(jax.grad(loss))
+for _ in range(20):
+    parameters = optimizer.step(gradient(parameters, points[mine], targets[mine]))
+said["stored"] = np.asarray(parameters["w"]).tolist()
+optimizer.set_hyperparameter("learning_rate", 0.0)
+still = optimizer.step(gradient(parameters, points[mine], targets[mine]))
+said["still"] = bool((still["w"] == parameters["w"]).all())
+print("said", json.dumps(said))
+"""
+
+
+def job(tmp_path, processes):
+    (tmp_path / "train.py").write_text(JOB)
+    command = [sys.executable, "train.py"]
+    if processes > 1:
+        command = [PREFIX / "bin" / "kvstore", "run", "-n", processes, "--", *command]
+    clean = {name: each for name, each in os.environ.items() if not name.startswith("KV_")}
+    environment = {
+        **clean,
+        "PYTHONPATH": str(ROOT / "bindings" / "python"),
+        "KVSTORE_LIBRARY": str(PREFIX / "lib" / "libkvstore.so.0"),
+    }
+    ended = subprocess.run(
+        [str(part) for part in command],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    lines = [line.split("said ", 1)[1] for line in ended.stdout.splitlines() if "said " in line]
+    return sorted((json.loads(line) for line in lines), key=lambda it: it["rank"])
+
+
+@pytest.mark.parametrize("processes", [1, 2, 4])
+def test_trees_are_added_up_and_training_is_that_of_one_process(tmp_path, processes):
+    found = job(tmp_path, processes)
+    assert [it["rank"] for it in found] == list(range(processes))
+    factor = sum(range(1, processes + 1))
+    base = np.arange(6.0).reshape(2, 3)
+    ranks = sum(range(processes))
+    for each in found:
+        assert each["size"] == processes
+        assert each["sum"] == [(base * factor).tolist(), ranks, [ranks]]
+        assert np.allclose(each["mean"], base * factor / processes)
+        assert each["first"] == 5
+        assert each["still"]
+        # The same bits on all.
+        assert each["jit"] == found[0]["jit"]
+        assert each["stored"] == found[0]["stored"]
+    # The gradient of all points, by numpy.
+    points = np.random.default_rng(1).normal(size=(64, 3)).astype("float32")
+    targets = points @ np.float32([1, -2, 3]) + np.float32(0.5)
+    weight, bias = np.zeros(3), 0.0
+    for _ in range(20):
+        error = points @ weight + bias - targets
+        weight, bias = weight - 0.2 * points.T @ error / 64, bias - 0.2 * error.mean()
+    assert np.allclose(found[0]["jit"], weight, atol=1e-4)
+    assert np.allclose(found[0]["stored"], weight, atol=1e-4)
+
+
+def test_bad_calls_are_told():
+    with pytest.raises(kvstore.InvalidArgumentError, match="op is 'max'"):
+        kvstore.jax.allreduce({"a": jnp.ones(2)}, "max")
+    with pytest.raises(kvstore.DtypeMismatchError, match=r"\['a'\] is int32: integers have no mean"):
+        kvstore.jax.allreduce({"a": jnp.ones(2, "int32")})
+    optimizer = kvstore.jax.Optimizer("sgd", {"a": jnp.ones(2)})
+    with pytest.raises(kvstore.InvalidArgumentError, match="the gradients are"):
+        optimizer.step({"b": jnp.ones(2)})
+    assert kvstore.jax.allreduce({}) == {}
+    kvstore.jax.shutdown()
