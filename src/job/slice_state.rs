@@ -8,7 +8,7 @@ use crate::error::{Result, fail};
 use crate::job::wanted::WANT_UNSENT;
 use crate::local::merger::Merger;
 use crate::local::table::{Slot, Value};
-use crate::optim::{KeptArrays, Optimizer, OptimizerState, Stored};
+use crate::optim::{KeptArrays, OptimizerState, Stored};
 use crate::runtime::{Block, BlockPool, Bytes};
 use crate::tensor::{Array, Buffer, DType};
 
@@ -93,20 +93,13 @@ pub(crate) struct StateHeader {
     pub(crate) kept: Option<KeptArrays>,
 }
 
-fn optimizer(merger: &Merger) -> Option<&Optimizer> {
-    match merger {
-        Merger::Optimizer(optimizer) => Some(optimizer),
-        Merger::Assign | Merger::Updater(_) => None,
-    }
-}
-
 /// Pieces of a state: the head, the value in `stored`, and the arrays of the rule's state.
 pub(crate) fn parts<'a>(
     value: &'a Value,
     stored: &'a [u8],
     merger: &Merger,
 ) -> ([u8; HEAD], Vec<&'a [u8]>) {
-    let kept = optimizer(merger).and_then(|it| it.kept(value.state.as_ref()));
+    let kept = merger.optimizer().and_then(|it| it.kept(value.state.as_ref()));
     let state = value.state.as_ref().filter(|_| kept.is_some());
     let (updates, carried) = state.map_or((0, 0.0), OptimizerState::progress);
     let (states, master) = kept.map_or((u32::MAX, 0), |kept| {
@@ -164,7 +157,7 @@ pub(crate) fn restore(
     let (stored, mut rest) = rest.split_at_checked(slot.bytes()).ok_or_else(short)?;
     let mut buffer = blocks.take(slot.bytes())?;
     buffer.bytes_mut()[..stored.len()].copy_from_slice(stored);
-    value.state = match (optimizer(merger), head.kept) {
+    value.state = match (merger.optimizer(), head.kept) {
         (Some(optimizer), Some(kept)) => {
             let array = Array::of(&buffer, slot.dtype);
             let of = Stored { array, count: slot.count, rows: slot.rows() };

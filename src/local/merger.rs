@@ -138,7 +138,7 @@ impl KeyRules {
         Self::from(rules)
     }
 
-    /// These rules with that of a key changed. None if it has no rule of the library of its own.
+    /// These rules with that of a key changed. None if the key has no rule of its own.
     pub(crate) fn changed(
         &self,
         key: Key,
@@ -210,9 +210,7 @@ impl Merger {
 
     /// Its rule as files name it, for [`rule_of_keys`].
     pub(crate) fn saved_text(&self) -> String {
-        let optimizer = self.optimizer();
-        let text = optimizer.map(|rule| format!("{} {}", rule.name(), rule.options_text()));
-        text.map_or(ASSIGN.to_owned(), |text| text.trim_end().to_owned())
+        self.optimizer().map_or(ASSIGN.to_owned(), |_| self.text().trim_end().to_owned())
     }
 
     /// The rule of the library, if it is one.

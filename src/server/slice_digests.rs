@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 use crate::digest::{Contributions, DigestLog, RoundRecord, RunDigest};
 use crate::job::row_runs;
-use crate::local::digest::{optimizer_of, state_runs};
+use crate::local::digest::state_runs;
 use crate::local::merger::Handling;
 use crate::local::table::{Slot, Value};
 use crate::runtime::Bytes;
@@ -132,7 +132,7 @@ impl SliceDigests {
         handling: &Handling,
     ) {
         let digest = RunDigest::of(stored);
-        let optimizer = optimizer_of(handling.merger_of(slot.key)).filter(|_| self.options.all);
+        let optimizer = handling.merger_of(slot.key).optimizer().filter(|_| self.options.all);
         let states: SmallVec<[_; 4]> = state_runs(optimizer, value).collect();
         self.publish(round, digest, &states);
         let Some(log) = &self.options.log else { return };

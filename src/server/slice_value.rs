@@ -16,7 +16,7 @@ use crate::job::slice_state::{self, StateUpdate};
 use crate::job::sums::sum_dtype;
 use crate::job::wanted::{WANT_DIGEST, WANT_ROWS, WANT_STATE, WANT_UNSENT, WANT_VALUE};
 use crate::kernel::SumOrder;
-use crate::local::digest::{optimizer_of, state_runs};
+use crate::local::digest::state_runs;
 use crate::local::merger::{Handling, Merger};
 use crate::local::plan::RowsOf;
 use crate::local::table::{Slot, Value};
@@ -386,7 +386,7 @@ impl SliceValue {
             Some((&WANT_DIGEST, _)) => {
                 let merger = handling.map_or(&Merger::Assign, |it| it.merger_of(slot.key));
                 let value = slot.value.own();
-                let states = state_runs(optimizer_of(merger), &value);
+                let states = state_runs(merger.optimizer(), &value);
                 let whole = || RunDigest::of(&shared.bytes()[..slot.bytes()]);
                 let runs = std::iter::once(known.unwrap_or_else(whole));
                 blocks.join(&[&slice_digest::encode(runs.chain(states))])

@@ -45,7 +45,7 @@ impl Local {
                 let is_kept = optimizer.kept(value.state.as_ref()).is_some();
                 RunDigest::joined(states.iter().filter(|_| is_kept).map(digest_of_buffer))
             }
-            merger => RunDigest::joined(state_runs(optimizer_of(merger), &value)),
+            merger => RunDigest::joined(state_runs(merger.optimizer(), &value)),
         };
         let value_sum = RunDigest::of(&stored.bytes()[..slot.bytes()]).sum;
         Ok(KeyDigest { round: value.merges, value: value_sum, state: state.sum })
@@ -142,7 +142,7 @@ impl Applier {
     ) {
         let Some(log) = self.digests.get() else { return };
         let whole = slot.bytes() as u64;
-        let optimizer = optimizer_of(handling.merger_of(slot.key)).filter(|_| log.all);
+        let optimizer = handling.merger_of(slot.key).optimizer().filter(|_| log.all);
         let record = RoundRecord {
             key: slot.key.id(),
             round: value.merges,
@@ -162,18 +162,10 @@ fn digest_of_buffer(buffer: &Buffer) -> RunDigest {
     RunDigest::of(buffer.bytes())
 }
 
-/// The rule of a merger.
-pub(crate) fn optimizer_of(merger: &Merger) -> Option<&Optimizer> {
-    match merger {
-        Merger::Optimizer(optimizer) => Some(optimizer),
-        Merger::Assign | Merger::Updater(_) => None,
-    }
-}
-
 /// Digests of the arrays of a key's state in host memory: the states of the rule, then the master. State of an
 /// earlier rule counts as none.
 pub(crate) fn state_runs<'a>(
-    optimizer: Option<&Optimizer>,
+    optimizer: Option<&Arc<Optimizer>>,
     value: &'a Value,
 ) -> impl Iterator<Item = RunDigest> + use<'a> {
     let is_kept = optimizer.is_some_and(|it| it.kept(value.state.as_ref()).is_some());
