@@ -61,6 +61,27 @@ def alone(*arguments, timeout=240):
     )
 
 
+def kvstore_run(workers, *command, folder):
+    """Runs a command in so many workers of `kvstore run`, or alone if it is one.
+
+    It has to succeed, and its output is given.
+    """
+    command = list(command)
+    if workers > 1:
+        command = [PREFIX / "bin" / "kvstore", "run", "-n", workers, "--", *command]
+    ended = subprocess.run(
+        [str(part) for part in command],
+        cwd=folder,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    return ended.stdout
+
+
 _of_cases = {}
 
 

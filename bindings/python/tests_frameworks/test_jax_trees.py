@@ -1,13 +1,11 @@
 """kvstore.jax: trees over processes, inside of jit and outside, and rules where parameters are stored."""
 
 import json
-import os
-import subprocess
 import sys
 
 import numpy as np
 import pytest
-from conftest import PREFIX, ROOT
+from conftest import kvstore_run
 
 jax = pytest.importorskip("jax")
 import jax.numpy as jnp  # noqa: E402
@@ -62,25 +60,8 @@ print("said", json.dumps(said))
 
 def job(tmp_path, processes):
     (tmp_path / "train.py").write_text(JOB)
-    command = [sys.executable, "train.py"]
-    if processes > 1:
-        command = [PREFIX / "bin" / "kvstore", "run", "-n", processes, "--", *command]
-    clean = {name: each for name, each in os.environ.items() if not name.startswith("KV_")}
-    environment = {
-        **clean,
-        "PYTHONPATH": str(ROOT / "bindings" / "python"),
-        "KVSTORE_LIBRARY": str(PREFIX / "lib" / "libkvstore.so.0"),
-    }
-    ended = subprocess.run(
-        [str(part) for part in command],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    lines = [line.split("said ", 1)[1] for line in ended.stdout.splitlines() if "said " in line]
+    output = kvstore_run(processes, sys.executable, "train.py", folder=tmp_path)
+    lines = [line.split("said ", 1)[1] for line in output.splitlines() if "said " in line]
     return sorted((json.loads(line) for line in lines), key=lambda it: it["rank"])
 
 

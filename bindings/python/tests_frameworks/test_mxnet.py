@@ -1,12 +1,10 @@
 """kvstore.mxnet in MXNet's own loops: bits beside its stores, and what a script may change."""
 
-import os
-import subprocess
 import sys
 
 import numpy as np
 import pytest
-from conftest import PREFIX, ROOT
+from conftest import kvstore_run
 
 mx = pytest.importorskip("mxnet")
 from mxnet import autograd, gluon  # noqa: E402
@@ -213,23 +211,8 @@ trainer._kvstore.close()
 def test_a_job_of_two_workers_follows_the_learning_rate(tmp_path):
     program = JOB.replace("mx_rank(trainer)", "int(__import__('os').environ['KV_RANK'])")
     (tmp_path / "train.py").write_text(program)
-    command = [PREFIX / "bin" / "kvstore", "run", "-n", "2", "--", sys.executable, "train.py"]
-    clean = {name: each for name, each in os.environ.items() if not name.startswith("KV_")}
-    environment = {
-        **clean,
-        "PYTHONPATH": str(ROOT / "bindings" / "python"),
-        "KVSTORE_LIBRARY": str(PREFIX / "lib" / "libkvstore.so.0"),
-    }
-    ended = subprocess.run(
-        [str(part) for part in command],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    found = [float(line.split()[-1]) for line in ended.stdout.splitlines() if "weight" in line]
+    output = kvstore_run(2, sys.executable, "train.py", folder=tmp_path)
+    found = [float(line.split()[-1]) for line in output.splitlines() if "weight" in line]
     # A step takes rate * (sum over workers of 2 * (step + 1 + rank)) / 4 from each weight.
     expected = 0.1
     for step in range(4):

@@ -10,7 +10,7 @@ import kvstore
 from kvstore import Ticket
 
 from ._collectives import refuse_devices
-from ._stored import Named, StoredOptimizer, trained
+from ._stored import Named, StoredOptimizer, loss_of, trained
 
 _NARROW = (torch.bfloat16, torch.float16)
 
@@ -78,10 +78,7 @@ class HostOptimizer(StoredOptimizer):
     @torch.no_grad()
     def step(self, closure: Optional[Callable[[], Any]] = None) -> Any:
         """Steps all parameters that have a gradient, or waits for the steps of backward."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = loss_of(closure)
         if self.steps_in_backward:
             tickets, self._tickets = self._tickets, {}
             for ticket in tickets.values():

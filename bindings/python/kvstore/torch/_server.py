@@ -10,7 +10,7 @@ import kvstore
 
 from . import _collectives
 from ._job import job
-from ._stored import Named, StoredOptimizer, trained
+from ._stored import Named, StoredOptimizer, loss_of, trained
 
 
 class ServerOptimizer(StoredOptimizer):
@@ -44,10 +44,7 @@ class ServerOptimizer(StoredOptimizer):
     @torch.no_grad()
     def step(self, closure: Optional[Callable[[], Any]] = None) -> Any:
         """Sends the gradients of all parameters, and takes the new weights."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = loss_of(closure)
         self._set_rate()
         gradients = [
             torch.zeros_like(each) if each.grad is None else each.grad for each in self._parameters

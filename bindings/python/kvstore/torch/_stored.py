@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Optional, Union
+from typing import Any, Callable, Optional, Union
 
 import torch
 
@@ -72,3 +72,11 @@ def trained(model: Named) -> list[tuple[str, torch.nn.Parameter]]:
     """The parameters that require gradients, by name."""
     pairs = model.named_parameters() if isinstance(model, torch.nn.Module) else model
     return [(name, each) for name, each in pairs if each.requires_grad]
+
+
+def loss_of(closure: Optional[Callable[[], Any]]) -> Any:
+    """What the closure of a step() gives, which may run backward; None without one."""
+    if closure is None:
+        return None
+    with torch.enable_grad():
+        return closure()
