@@ -109,7 +109,7 @@ demo-bits: python ## the same bits for 1, 2 and 4 workers, and where one flipped
 
 # GROUP='lists half' measures some groups only; QUICK=yes only shows that everything runs, and writes
 # into target/bench/performance.md.
-bench: ## measure this machine, write docs/performance.md
+bench: ## measure this machine, write docs/use/performance.md
 	@bash scripts/bootstrap.sh build
 	@rm -f target/bench/performance.md
 	cargo build --release -p libkvstore-cli

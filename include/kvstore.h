@@ -563,7 +563,7 @@ kv_status kv_config_create(struct kv_config **config);
 /**
  * Sets one option; the last value set for a name counts.
  *
- * The table of options is in the header's first chapter and in docs/config.md. Options of another
+ * The table of options is in the header's first chapter and in docs/use/config.md. Options of another
  * store type are checked and otherwise ignored, so that one source serves all types.
  *
  * @param config  the options to change.
@@ -574,7 +574,9 @@ kv_status kv_config_create(struct kv_config **config);
  *
  * Threads: one at a time per `kv_config`.
  */
-kv_status kv_config_set(struct kv_config *config, const char *name, const char *value);
+kv_status kv_config_set(struct kv_config *config,
+                        const char *name,
+                        const char *value);
 
 /**
  * Frees the options. Stores created with them are not affected. NULL does nothing.
@@ -734,8 +736,8 @@ kv_status kv_serve(struct kv_store *store);
  * Members are added over time, never renamed: `type`, `keys`, `bytes` (stored values), `pushes`,
  * `pulls` (per key), `push_bytes`, `pull_bytes`, `updater_calls`, `pending`, `failed` (kept for
  * kv_wait_all()), `threads`, `isa`, `compression` (the codec, or `none`), `compression_params`,
- * `pinned_bytes`, `devices` (the GPUs that this process uses; docs/operations.md has their members),
- * with the option `digest_log` that name with `rounds` and `lost` (written, and not);
+ * `pinned_bytes`, `devices` (the GPUs that this process uses; docs/operate/operations.md has their
+ * members), with the option `digest_log` that name with `rounds` and `lost` (written, and not);
  * in jobs also `role`, `rank`, `num_workers` and `node` (as `kvstore status` shows it).
  *
  * @param buffer    receives at most `capacity` bytes with a terminating NUL. NULL with
@@ -747,10 +749,7 @@ kv_status kv_serve(struct kv_store *store);
  *
  * Threads: any.
  */
-kv_status kv_stats(struct kv_store *store,
-                   char *buffer,
-                   size_t capacity,
-                   size_t *length);
+kv_status kv_stats(struct kv_store *store, char *buffer, size_t capacity, size_t *length);
 
 /**
  * Sends what the library has to say to a function of yours; process-wide, silent by default.
@@ -848,7 +847,7 @@ kv_status kv_keys(struct kv_store *store, kv_key *keys, size_t capacity, size_t 
  *
  * Equal bits have equal digests, whatever servers, slices, transports, threads and instruction sets
  * have made them: to compare two runs, compare these numbers. A digest is the CRC-64/NVME of the
- * little-endian bytes; docs/semantics.md defines it.
+ * little-endian bytes; docs/use/semantics.md defines it.
  *
  * Takes effect after the earlier operations of this thread. Each key is seen at one moment between
  * two pushes; in a job in the round of this worker's last push of it, as kv_pull() sees it.
@@ -1251,7 +1250,7 @@ kv_status kv_set_updater(struct kv_store *store, kv_updater updater, void *conte
  * An updater set before is dropped, and an optimizer set before with its state. The state of a
  * key is made by its first push. Rules calculate in f32 (f64 for f64 keys) and round once.
  *
- * @param name    the rule, in any case; docs/optimizers.md lists the rules and their options.
+ * @param name    the rule, in any case; docs/use/optimizers.md lists the rules and their options.
  * @param params  options as `name=value,...`, e.g. `"learning_rate=0.1,momentum=0.9"`; NULL or
  *                empty for the defaults. Copied.
  * @return `KV_ERR_OPTION` for an unknown name or a value that does not fit (the message lists near
@@ -1325,7 +1324,7 @@ kv_status kv_set_key_hyperparameter(struct kv_store *store,
  * nor are keys of integers.
  *
  * What a push could not send is kept for each key and place among its values, and added to the
- * value that the key's next push has there; see docs/compression.md. It goes with the key, and
+ * value that the key's next push has there; see docs/use/compression.md. It goes with the key, and
  * with the codec: a call that succeeds starts anew.
  *
  * @param name    the codec, in any case: `1bit`, `2bit`, `fp16`, `bf16`, `int8`, `topk`,
@@ -1346,7 +1345,7 @@ kv_status kv_set_compression(struct kv_store *store, const char *name, const cha
  * Writes the keys, their values, the optimizer with its options and state, and the codec with what
  * it has left unsent, to a file.
  *
- * The file is one of safetensors, see docs/checkpoints.md. It takes the place of the one at `path`
+ * The file is one of safetensors, see docs/use/checkpoints.md. It takes the place of the one at `path`
  * as a whole: whenever the process or the machine stops, the old or the new one is there. What
  * this thread started before is waited for. Each key is as it was between two pushes; all are of
  * one moment if no other thread pushes meanwhile. An updater of yours is not saved, its values
@@ -1354,7 +1353,7 @@ kv_status kv_set_compression(struct kv_store *store, const char *name, const cha
  *
  * In a job it is a call of all workers, and the lowest rank that is neither lost nor done writes the
  * file. After kv_done(), and after the loss of a worker under `on_worker_loss=fail`, it is a call of
- * one, which writes what the servers have: see docs/distributed.md.
+ * one, which writes what the servers have: see docs/use/distributed.md.
  *
  * @param path  NUL-terminated, as the system takes it, not necessarily UTF-8. A symbolic link is
  *              replaced, not followed.

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Measures our stores beside MXNet 1.9.1, numpy and raw sockets, and writes the tables of peers in
-# docs/performance.md; installs the first two in target/bench/venv. Jobs are measured beside gloo too, if
-# `make bench-python` has installed PyTorch, and beside ucx_perftest, if it is on the PATH.
+# docs/use/performance.md; installs the first two in target/bench/venv. Jobs are measured beside gloo too,
+# if `make bench-python` has installed PyTorch, and beside ucx_perftest, if it is on the PATH.
 # Usage: scripts/bench_peers.sh [--quick]
 # Without Python 3.8 to 3.11 or a package index it says so, and nothing has failed.
 set -euo pipefail

@@ -177,7 +177,7 @@ mod tests {
         let bytes: Vec<u8> = (0..15).collect();
         assert_eq!(Key::second_hash_of(&bytes), 0xa129_ca61_49be_45e5);
         assert_eq!(Key::second_hash_of(b""), 0x726f_db47_dd0e_0e31);
-        // The pair of docs/semantics.md.
+        // The pair of docs/use/semantics.md.
         let (one, other) = ("zydjx7v77kn7f", "57er3422k45qg");
         assert_eq!(Key::of_name(one), Key::of_name(other));
         let second = |name: &str| Key::second_hash_of(name.as_bytes());
@@ -187,7 +187,7 @@ mod tests {
     #[cfg(feature = "dist")]
     #[test]
     fn the_documented_second_hashes_are_right() {
-        let page = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/semantics.md");
+        let page = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/use/semantics.md");
         let text = std::fs::read_to_string(page).unwrap();
         let table = text.split("| name | second hash |\n|---|---|\n").nth(1).unwrap();
         let mut checked = 0;

@@ -37,7 +37,7 @@ fn code(cell: &str) -> Option<&str> {
 
 #[test]
 fn the_table_of_statuses_is_complete_and_has_the_right_numbers() {
-    let text = read("docs/errors.md");
+    let text = read("docs/use/errors.md");
     let documented: Vec<(i32, String)> = rows(&text)
         .iter()
         .filter_map(|row| Some((row[0].parse().ok()?, code(&row[1])?.to_owned())))
@@ -50,7 +50,7 @@ fn the_table_of_statuses_is_complete_and_has_the_right_numbers() {
 
 #[test]
 fn the_page_about_running_jobs_says_what_to_do_about_every_error() {
-    let page = read("docs/operations.md");
+    let page = read("docs/operate/operations.md");
     let is_name = |c: char| c.is_ascii_uppercase() || c == '_';
     let words: BTreeSet<&str> = page.split(|c| !is_name(c)).collect();
     let missing: Vec<&str> = ErrorKind::ALL
@@ -58,12 +58,12 @@ fn the_page_about_running_jobs_says_what_to_do_about_every_error() {
         .map(|kind| kind.name())
         .filter(|name| !words.contains(name))
         .collect();
-    assert!(missing.is_empty(), "docs/operations.md does not mention {missing:?}");
+    assert!(missing.is_empty(), "docs/operate/operations.md does not mention {missing:?}");
 }
 
-/// The rows of docs/config.md that describe an option: name, variable, values.
+/// The rows of docs/use/config.md that describe an option: name, variable, values.
 fn options() -> Vec<(String, String, String)> {
-    let text = read("docs/config.md");
+    let text = read("docs/use/config.md");
     let option = |row: &Vec<String>| {
         let name = code(&row[0])?;
         Some((name.to_owned(), code(row.get(1)?)?.to_owned(), row.get(2)?.clone()))
@@ -78,7 +78,7 @@ fn accepts(name: &str, value: &str) -> bool {
 #[test]
 fn every_documented_option_is_known_with_its_values_and_no_others() {
     let options = options();
-    assert!(!options.is_empty(), "docs/config.md has no table of options");
+    assert!(!options.is_empty(), "docs/use/config.md has no table of options");
     for (name, variable, values) in options {
         let error = Config::new().set(&name, "\u{1}").map_err(|error| error.to_string());
         assert!(!format!("{error:?}").contains("there is no option"), "{name} is unknown");
@@ -137,17 +137,17 @@ fn functions() -> BTreeSet<String> {
 fn every_function_is_mentioned_in_the_tour() {
     let functions = functions();
     assert!(functions.contains("kv_push") && functions.contains("kv_tensor_cpu"), "{functions:?}");
-    let tour = read("docs/c-api.md");
+    let tour = read("docs/use/c-api.md");
     let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
     let words: BTreeSet<&str> = tour.split(|c| !is_name(c)).collect();
     let missing: Vec<&String> =
         functions.iter().filter(|name| !words.contains(name.as_str())).collect();
-    assert!(missing.is_empty(), "docs/c-api.md does not mention {missing:?}");
+    assert!(missing.is_empty(), "docs/use/c-api.md does not mention {missing:?}");
 }
 
 #[test]
 fn the_documented_keys_of_names_are_right() {
-    let text = read("docs/semantics.md");
+    let text = read("docs/use/semantics.md");
     let mut checked = 0;
     for row in rows(&text).iter().filter(|row| row.len() == 4) {
         let Some(key) = code(&row[3]).and_then(|key| key.strip_prefix("0x")) else { continue };
@@ -158,7 +158,7 @@ fn the_documented_keys_of_names_are_right() {
         assert_eq!(Key::of_name(&name).id(), u64::from_str_radix(key, 16).unwrap(), "{name:?}");
         checked += 1;
     }
-    assert!(checked >= 10, "docs/semantics.md has only {checked} test vectors");
+    assert!(checked >= 10, "docs/use/semantics.md has only {checked} test vectors");
 }
 
 /// Words of a page beside code, rows of tables, and sections that benchmarks write.
@@ -181,13 +181,13 @@ fn the_page_about_performance_has_few_words_around_its_tables() {
     let around =
         "one two\n| a | b |\n<!-- table: x -->\nan AMD\n<!-- end -->\n```sh\nls\n```\nthree";
     assert_eq!(words_of_prose(around), 3);
-    let words = words_of_prose(&read("docs/performance.md"));
-    assert!((500..=2_500).contains(&words), "docs/performance.md has {words} words of prose");
+    let words = words_of_prose(&read("docs/use/performance.md"));
+    assert!((500..=2_500).contains(&words), "docs/use/performance.md has {words} words of prose");
 }
 
 #[test]
 fn the_benchmarks_write_every_marked_table_of_the_page_about_performance() {
-    let text = read("docs/performance.md");
+    let text = read("docs/use/performance.md");
     let mut marked = BTreeSet::new();
     for section in text.split("\n<!-- table: ").skip(1) {
         let (name, rest) = section.split_once(" -->\n").unwrap();
@@ -202,7 +202,7 @@ fn the_benchmarks_write_every_marked_table_of_the_page_about_performance() {
     let is_printed_only = |name: &&str| printed_only.iter().any(|it| name.starts_with(it));
     let wanted: BTreeSet<&str> =
         page::TABLES.into_iter().filter(|name| !is_printed_only(name)).collect();
-    assert_eq!(marked, wanted, "tables of benchmarks without a place in docs/performance.md");
+    assert_eq!(marked, wanted, "tables of benchmarks without a place in docs/use/performance.md");
 }
 
 #[test]
@@ -239,7 +239,7 @@ fn dependencies(manifest: &str) -> BTreeSet<String> {
 
 #[test]
 fn every_dependency_has_a_sentence_in_the_page_about_the_design() {
-    let page = read("docs/design.md");
+    let page = read("docs/internals/design.md");
     let section = page.split("\n## Dependencies\n").nth(1).unwrap().split("\n## ").next().unwrap();
     let used = section.split("\nNot used").next().unwrap();
     let listed: BTreeSet<String> = used.split('`').skip(1).step_by(2).map(str::to_owned).collect();
@@ -255,12 +255,15 @@ fn every_dependency_has_a_sentence_in_the_page_about_the_design() {
         used.extend(found);
     }
     let missing: Vec<&String> = used.difference(&listed).collect();
-    assert!(missing.is_empty(), "docs/design.md does not say what these are for: {missing:?}");
+    assert!(
+        missing.is_empty(),
+        "docs/internals/design.md does not say what these are for: {missing:?}"
+    );
     let table = section.lines().filter_map(|line| line.strip_prefix("| `")?.split(" | ").next());
     let names = table.flat_map(|cell| cell.split('(').next().unwrap().split(", "));
     let names = names.map(|name| name.trim().trim_matches('`'));
     let gone: Vec<&str> = names.filter(|name| !used.contains(*name)).collect();
-    assert!(gone.is_empty(), "docs/design.md lists what no manifest has: {gone:?}");
+    assert!(gone.is_empty(), "docs/internals/design.md lists what no manifest has: {gone:?}");
     let found =
         dependencies("[dependencies]\na = \"1\"\n# b = 2\nc.workspace = true\n[x]\nd = 1\n");
     assert_eq!(found, ["a", "c"].map(str::to_owned).into());
@@ -268,8 +271,8 @@ fn every_dependency_has_a_sentence_in_the_page_about_the_design() {
 
 #[test]
 fn every_decision_is_listed_and_says_what_was_asked_answered_and_why() {
-    let folder = Path::new(ROOT).join("docs/decisions");
-    let index = read("docs/decisions/README.md");
+    let folder = Path::new(ROOT).join("docs/internals/decisions");
+    let index = read("docs/internals/decisions/README.md");
     let names = fs::read_dir(&folder).unwrap();
     let names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
     let records: BTreeSet<String> = names.filter(|name| name != "README.md").collect();
@@ -281,7 +284,7 @@ fn every_decision_is_listed_and_says_what_was_asked_answered_and_why() {
         assert_eq!(digits, format!("{number:04}"), "{name}");
         assert!(name.starts_with(digits), "{name}");
         let row = format!("| {digits} | [{title}]({name}) |");
-        assert!(index.contains(&row), "docs/decisions/README.md lacks {row}");
+        assert!(index.contains(&row), "docs/internals/decisions/README.md lacks {row}");
         for part in ["**Question.**", "**Answer.**", "**Why.**"] {
             assert!(text.contains(part), "{name} lacks {part}");
         }

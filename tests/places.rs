@@ -1,5 +1,5 @@
 //! The places in the code that pages name are there, as `folder/file.rs: item, item`: in the drawing of
-//! docs/design.md, and in the recipes of CONTRIBUTING.md.
+//! docs/internals/design.md, and in the recipes of CONTRIBUTING.md.
 #![allow(clippy::unwrap_used, reason = "a failed test")]
 
 use std::fs;
@@ -157,7 +157,7 @@ fn missing(places: &[Place]) -> Vec<String> {
 
 #[test]
 fn every_file_and_function_that_the_drawing_names_is_there() {
-    let page = read("docs/design.md").unwrap();
+    let page = read("docs/internals/design.md").unwrap();
     let section = section(&page, "## The way of one kv_pushpull");
     let drawing: Vec<&str> = section.split("```").nth(1).unwrap().trim().lines().collect();
     assert!(drawing.len() <= 50, "{} lines do not fit a screen", drawing.len());
@@ -170,7 +170,7 @@ fn every_file_and_function_that_the_drawing_names_is_there() {
         place.items.iter().all(|item| has_word(&text, &format!("fn {item}")))
     };
     let wrong: Vec<&Place> = places.iter().filter(|place| !is_function(place)).collect();
-    assert!(wrong.is_empty(), "docs/design.md names what is not there: {wrong:#?}");
+    assert!(wrong.is_empty(), "docs/internals/design.md names what is not there: {wrong:#?}");
 }
 
 #[test]

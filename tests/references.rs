@@ -8,11 +8,14 @@ use std::path::{Path, PathBuf};
 
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 /// Folders with pages for readers.
-const FOLDERS: [&str; 10] = [
+const FOLDERS: [&str; 13] = [
     "",
     "docs",
-    "docs/decisions",
-    "docs/frameworks",
+    "docs/internals",
+    "docs/internals/decisions",
+    "docs/operate",
+    "docs/use",
+    "docs/use/frameworks",
     "examples/data",
     "bindings/cpp",
     "bindings/go",
@@ -138,6 +141,40 @@ fn every_relative_link_leads_to_a_file_and_every_anchor_to_a_heading() {
     assert!(wrong.is_empty(), "links that lead nowhere: {wrong:#?}");
 }
 
+/// The pages of a folder and below it, but for those that a page of a folder below it lists.
+fn listed_by(folder: &Path, pages: &mut Vec<PathBuf>) {
+    for name in children(folder) {
+        let path = folder.join(&name);
+        if path.join("README.md").exists() {
+            pages.push(path.join("README.md"));
+        } else if path.is_dir() {
+            listed_by(&path, pages);
+        } else if name.ends_with(".md") && name != "README.md" {
+            pages.push(path);
+        }
+    }
+}
+
+#[test]
+fn the_first_page_of_a_folder_leads_to_each_of_its_pages() {
+    let (mut found, mut wrong) = (0, Vec::new());
+    for folder in FOLDERS.iter().filter(|folder| folder.starts_with("docs")) {
+        let folder = Path::new(ROOT).join(folder);
+        if !folder.join("README.md").exists() {
+            continue;
+        }
+        let first = Page::read(folder.join("README.md"));
+        let targets = first.links().into_iter().map(|it| it.split('#').next().unwrap().to_owned());
+        let targets: BTreeSet<PathBuf> = targets.map(|it| folder.join(it)).collect();
+        let mut pages = Vec::new();
+        listed_by(&folder, &mut pages);
+        found += pages.len();
+        wrong.extend(pages.into_iter().filter(|page| !targets.contains(page)));
+    }
+    assert!(found > 80, "{found} pages");
+    assert!(wrong.is_empty(), "pages that the first page of their folder lacks: {wrong:#?}");
+}
+
 #[test]
 fn every_path_that_a_page_names_is_there() {
     let (mut found, mut wrong) = (0, Vec::new());
@@ -254,7 +291,7 @@ fn files_with_unsafe_code(folder: &Path, found: &mut BTreeMap<String, String>) {
 
 #[test]
 fn the_page_about_the_design_lists_every_file_with_unsafe_code() {
-    let page = Page::read(Path::new(ROOT).join("docs/design.md"));
+    let page = Page::read(Path::new(ROOT).join("docs/internals/design.md"));
     let section = page.text.split("\n## unsafe\n").nth(1).unwrap().split("\n## ").next().unwrap();
     let rows = section.lines().filter_map(|line| line.strip_prefix("| `")?.strip_suffix(" |"));
     let listed: BTreeMap<String, String> = rows
@@ -269,13 +306,13 @@ fn the_page_about_the_design_lists_every_file_with_unsafe_code() {
     }
     files_with_unsafe_code(&Path::new(ROOT).join("bindings/python/native/src"), &mut found);
     assert!(found.len() > 5);
-    assert_eq!(listed, found, "docs/design.md, section unsafe");
+    assert_eq!(listed, found, "docs/internals/design.md, section unsafe");
 }
 
 #[test]
 fn figures_of_charts_are_readable_where_paint_order_is_not_known() {
     let mut figures = 0;
-    let folders = ["docs", "benches/charts"].map(|folder| Path::new(ROOT).join(folder));
+    let folders = ["docs/use", "benches/charts"].map(|folder| Path::new(ROOT).join(folder));
     let charts = folders.iter().flat_map(|folder| {
         let is_chart = |name: &String| name.rsplit_once('.').is_some_and(|(_, it)| it == "svg");
         children(folder).into_iter().filter(is_chart).map(|name| (folder.join(&name), name))

@@ -1,4 +1,4 @@
-//! The tables of docs/performance.md, each between `<!-- table: NAME -->` and `<!-- end -->`.
+//! The tables of docs/use/performance.md, each between `<!-- table: NAME -->` and `<!-- end -->`.
 //!
 //! A benchmark with `--page` replaces the tables that it measures, and leaves all others as they
 //! are. With `--quick` it has too few rounds for figures: it then writes into a copy of the page
@@ -51,7 +51,7 @@ pub const TABLES: [&str; 39] = [
     "dist-many-1000x1K-momentum",
 ];
 
-const PAGE: &str = "docs/performance.md";
+const PAGE: &str = "docs/use/performance.md";
 /// Where benchmarks write everything but the page.
 const FOLDER: &str = "target/bench";
 const COPY: &str = "target/bench/performance.md";

@@ -1,4 +1,4 @@
-//! What is measured. Bytes are those that any implementation must move, as in docs/performance.md.
+//! What is measured. Bytes are those that any implementation must move, as in docs/use/performance.md.
 
 use std::time::Instant;
 

@@ -15,7 +15,7 @@
 //!
 //! `KVSTORE_PROGRAM` is the path of the program `kvstore`, which makes the certificates of jobs over TLS.
 //! Words after `--` choose the cases whose names, as `dist-one-1K`, contain one of them. `--page`
-//! writes the tables into docs/performance.md, which says what the figures mean; `--quick` measures
+//! writes the tables into docs/use/performance.md, which says what the figures mean; `--quick` measures
 //! too little for figures.
 #![allow(clippy::print_stdout, reason = "a benchmark prints its figures")]
 #![allow(

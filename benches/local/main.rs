@@ -2,7 +2,7 @@
 //!
 //! `cargo bench --bench local -- GROUP...` measures the groups whose names contain one of the
 //! words; without words, those that are marked so. `--page` writes the tables into
-//! docs/performance.md, which says what the figures mean; `--quick` measures too little for figures.
+//! docs/use/performance.md, which says what the figures mean; `--quick` measures too little for figures.
 #![allow(clippy::print_stdout, reason = "a benchmark prints its figures")]
 #![allow(
     clippy::cast_precision_loss,

@@ -10,7 +10,7 @@ use crate::timing::{disturbed, rounds};
 use crate::{machine, page};
 
 const FOLDER: &str = "target/bench";
-/// The charts of docs/performance.md.
+/// The charts of docs/use/performance.md.
 const CHARTS: &str = "benches/charts";
 
 pub struct Report {

@@ -1,5 +1,6 @@
 //! `cargo bench --bench slicing`: what slices and priorities are worth over a wire whose speed the
-//! kernel limits, between two machines that are network namespaces. docs/slicing.md has the model.
+//! kernel limits, between two machines that are network namespaces. docs/internals/slicing.md has the
+//! model.
 //!
 //! Two workers train, and each machine has a server as well. Nothing is computed: a worker sleeps as
 //! long as each layer takes. Wire and computation are slower than in the paper, both by the same

@@ -5,7 +5,7 @@ import "C"
 
 // SetCompression sends each value of every push after this call through a codec: 1bit, 2bit, fp16,
 // bf16, int8, topk or randomk; none ends that. What is added up is what arrives of each value. The
-// codecs and their options are listed in docs/compression.md. An unknown one, or a value that does
+// codecs and their options are listed in docs/use/compression.md. An unknown one, or a value that does
 // not fit, gives [ErrOption]; a key of floats that the codec does not take [ErrDTypeMismatch].
 //
 // What does not arrive is kept, and added to the key's next push, until the key is removed or

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// twoBit is the arithmetic of 2bit, as docs/compression.md has it.
+// twoBit is the arithmetic of 2bit, as docs/use/compression.md has it.
 func twoBit(value, threshold float32, residual *float32) float32 {
 	*residual += value
 	switch {

@@ -26,7 +26,7 @@ func (p Params) text() string {
 }
 
 // SetOptimizer merges sums into stored values by a rule of the library, for all pushes after this
-// call. The rules and their options are listed in docs/optimizers.md. An unknown one, or a value
+// call. The rules and their options are listed in docs/use/optimizers.md. An unknown one, or a value
 // that does not fit, gives [ErrOption]; a key of integers [ErrDTypeMismatch].
 //
 // The rule keeps what it must remember of a key, such as its momentum, from the key's first push

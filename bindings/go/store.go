@@ -15,7 +15,7 @@ import (
 	"unsafe"
 )
 
-// Config holds options of a store by name; docs/config.md lists them. Nil means the defaults.
+// Config holds options of a store by name; docs/use/config.md lists them. Nil means the defaults.
 type Config map[string]string
 
 // Store is a key-value store. All methods may be called from any goroutine.

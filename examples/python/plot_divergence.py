@@ -2,8 +2,9 @@
 
 Usage: plot_divergence.py LOG_A LOSSES_A LOG_B LOSSES_B SVG
 
-A LOG is the folder of an option digest_log, whose lines docs/reproducibility.md has; LOSSES has the
-loss after each round, one in a line, as digits_bits.py writes it. Prints what the picture shows.
+A LOG is the folder of an option digest_log, whose lines docs/use/reproducibility.md has; LOSSES has
+the loss after each round, one in a line, as digits_bits.py writes it. Prints what the picture
+shows.
 """
 
 import json

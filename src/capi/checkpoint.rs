@@ -9,7 +9,7 @@ use super::types::kv_status;
 /// Writes the keys, their values, the optimizer with its options and state, and the codec with what
 /// it has left unsent, to a file.
 ///
-/// The file is one of safetensors, see docs/checkpoints.md. It takes the place of the one at `path`
+/// The file is one of safetensors, see docs/use/checkpoints.md. It takes the place of the one at `path`
 /// as a whole: whenever the process or the machine stops, the old or the new one is there. What
 /// this thread started before is waited for. Each key is as it was between two pushes; all are of
 /// one moment if no other thread pushes meanwhile. An updater of yours is not saved, its values
@@ -17,7 +17,7 @@ use super::types::kv_status;
 ///
 /// In a job it is a call of all workers, and the lowest rank that is neither lost nor done writes the
 /// file. After kv_done(), and after the loss of a worker under `on_worker_loss=fail`, it is a call of
-/// one, which writes what the servers have: see docs/distributed.md.
+/// one, which writes what the servers have: see docs/use/distributed.md.
 ///
 /// @param path  NUL-terminated, as the system takes it, not necessarily UTF-8. A symbolic link is
 ///              replaced, not followed.

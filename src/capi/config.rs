@@ -25,7 +25,7 @@ pub unsafe extern "C" fn kv_config_create(config: *mut *mut kv_config) -> kv_sta
 
 /// Sets one option; the last value set for a name counts.
 ///
-/// The table of options is in the header's first chapter and in docs/config.md. Options of another
+/// The table of options is in the header's first chapter and in docs/use/config.md. Options of another
 /// store type are checked and otherwise ignored, so that one source serves all types.
 ///
 /// @param config  the options to change.

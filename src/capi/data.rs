@@ -104,7 +104,7 @@ pub unsafe extern "C" fn kv_keys(
 ///
 /// Equal bits have equal digests, whatever servers, slices, transports, threads and instruction sets
 /// have made them: to compare two runs, compare these numbers. A digest is the CRC-64/NVME of the
-/// little-endian bytes; docs/semantics.md defines it.
+/// little-endian bytes; docs/use/semantics.md defines it.
 ///
 /// Takes effect after the earlier operations of this thread. Each key is seen at one moment between
 /// two pushes; in a job in the round of this worker's last push of it, as kv_pull() sees it.

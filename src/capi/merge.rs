@@ -38,7 +38,7 @@ pub unsafe extern "C" fn kv_set_updater(
 /// An updater set before is dropped, and an optimizer set before with its state. The state of a
 /// key is made by its first push. Rules calculate in f32 (f64 for f64 keys) and round once.
 ///
-/// @param name    the rule, in any case; docs/optimizers.md lists the rules and their options.
+/// @param name    the rule, in any case; docs/use/optimizers.md lists the rules and their options.
 /// @param params  options as `name=value,...`, e.g. `"learning_rate=0.1,momentum=0.9"`; NULL or
 ///                empty for the defaults. Copied.
 /// @return `KV_ERR_OPTION` for an unknown name or a value that does not fit (the message lists near
@@ -144,7 +144,7 @@ pub unsafe extern "C" fn kv_set_key_hyperparameter(
 /// nor are keys of integers.
 ///
 /// What a push could not send is kept for each key and place among its values, and added to the
-/// value that the key's next push has there; see docs/compression.md. It goes with the key, and
+/// value that the key's next push has there; see docs/use/compression.md. It goes with the key, and
 /// with the codec: a call that succeeds starts anew.
 ///
 /// @param name    the codec, in any case: `1bit`, `2bit`, `fp16`, `bf16`, `int8`, `topk`,

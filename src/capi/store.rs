@@ -224,8 +224,8 @@ pub unsafe extern "C" fn kv_serve(store: *mut kv_store) -> kv_status {
 /// Members are added over time, never renamed: `type`, `keys`, `bytes` (stored values), `pushes`,
 /// `pulls` (per key), `push_bytes`, `pull_bytes`, `updater_calls`, `pending`, `failed` (kept for
 /// kv_wait_all()), `threads`, `isa`, `compression` (the codec, or `none`), `compression_params`,
-/// `pinned_bytes`, `devices` (the GPUs that this process uses; docs/operations.md has their members),
-/// with the option `digest_log` that name with `rounds` and `lost` (written, and not);
+/// `pinned_bytes`, `devices` (the GPUs that this process uses; docs/operate/operations.md has their
+/// members), with the option `digest_log` that name with `rounds` and `lost` (written, and not);
 /// in jobs also `role`, `rank`, `num_workers` and `node` (as `kvstore status` shows it).
 ///
 /// @param buffer    receives at most `capacity` bytes with a terminating NUL. NULL with

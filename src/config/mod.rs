@@ -117,7 +117,7 @@ const MOST_THREADS: i64 = 256;
 /// Most connections of a worker with a server.
 pub(crate) const MOST_CONNECTIONS: u8 = 16;
 
-/// Options for [`Store::open`](crate::Store::open), by name; docs/config.md lists them.
+/// Options for [`Store::open`](crate::Store::open), by name; docs/use/config.md lists them.
 ///
 /// An option that is not set comes from the environment variable `KV_<NAME>`, else it has its
 /// default.

@@ -1,6 +1,6 @@
 //! Credentials of a process of a job: a certificate, a token, or both. Also called: authentication.
 //!
-//! docs/security.md lists the protection that each gives.
+//! docs/operate/security.md lists the protection that each gives.
 
 mod certificate;
 mod identity;

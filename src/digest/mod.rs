@@ -1,5 +1,5 @@
 //! Digests of values and of optimizer states (also called: fingerprints, checksums): CRC-64/NVME, combined
-//! from those of parts. docs/semantics.md defines them.
+//! from those of parts. docs/use/semantics.md defines them.
 
 mod file;
 mod log;

@@ -1,4 +1,5 @@
-//! Lines of a digest log (also called: journal): one JSON object each. docs/reproducibility.md has the format.
+//! Lines of a digest log (also called: journal): one JSON object each.
+//! docs/use/reproducibility.md has the format.
 
 use std::fmt::Write;
 

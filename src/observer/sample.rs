@@ -1,4 +1,4 @@
-//! A job in the bytes of docs/wire.md, with another number in every field, for tests of its views.
+//! A job in the bytes of docs/internals/wire.md, with another number in every field, for tests of its views.
 
 use super::{PreviousReports, View, view};
 use kvstore_protocol::JobView;

@@ -9,7 +9,7 @@ use crate::spans;
 
 impl Store {
     /// Writes the keys, their values and the optimizer with its state to a file, which replaces an existing
-    /// one; docs/checkpoints.md has its format.
+    /// one; docs/use/checkpoints.md has its format.
     ///
     /// Each key is as it was between two pushes; all are of one moment if no thread pushes meanwhile.
     ///

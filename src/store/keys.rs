@@ -62,7 +62,8 @@ impl Store {
     }
 
     /// Round and digests of each key: what this thread's earlier pushes have made of it, at one moment between
-    /// two rounds. docs/semantics.md defines the digests; equal bits have equal ones, however they were merged.
+    /// two rounds. docs/use/semantics.md defines the digests; equal bits have equal ones, however they were
+    /// merged.
     ///
     /// # Errors
     /// `KeyNotFound`; `Timeout` if a key stays in use, or in a job a worker's push is missing.

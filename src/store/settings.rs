@@ -44,7 +44,7 @@ impl Store {
     }
 
     /// Merges by a rule of the library, for all pushes after this call: a name, and options as
-    /// `name=value,...`; docs/optimizers.md lists them.
+    /// `name=value,...`; docs/use/optimizers.md lists them.
     ///
     /// A key's state is made by its first push, in the key's shape. It is replaced with the
     /// optimizer.
@@ -109,8 +109,8 @@ impl Store {
     }
 
     /// Encodes and decodes each value of every push after this call with a codec, as workers and servers do;
-    /// the sum is that of the decoded values. A name, and options as `name=value,...`; docs/compression.md
-    /// lists them. `none` turns compression off.
+    /// the sum is that of the decoded values. A name, and options as `name=value,...`;
+    /// docs/use/compression.md lists them. `none` turns compression off.
     ///
     /// The residual of a key's pushes (also called: error feedback) is added to its later ones, until another
     /// codec is set.

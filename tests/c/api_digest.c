@@ -1,7 +1,7 @@
 /* Digests of keys: their definition, rounds, order of operations, and what is refused. */
 #include "support.h"
 
-/* CRC-64/NVME, bit by bit, as docs/semantics.md defines it. */
+/* CRC-64/NVME, bit by bit, as docs/use/semantics.md defines it. */
 static uint64_t digest_of(const void *data, size_t len) {
     const unsigned char *bytes = data;
     uint64_t sum = UINT64_MAX;

@@ -1,4 +1,4 @@
-//! The digest of docs/semantics.md, bit by bit.
+//! The digest of docs/use/semantics.md, bit by bit.
 
 use super::scalar::Scalar;
 

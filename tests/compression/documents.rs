@@ -1,4 +1,4 @@
-//! docs/compression.md names every codec and every option, with the defaults and values they have.
+//! docs/use/compression.md names every codec and every option, with the defaults and values they have.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,7 @@ struct Row {
 
 /// The codecs of the page and their options.
 fn sections() -> Vec<(String, Vec<Row>)> {
-    let text = include_str!("../../docs/compression.md");
+    let text = include_str!("../../docs/use/compression.md");
     let row = |line: &str| {
         let cells: Vec<&str> = line.strip_prefix("| `")?.split('|').map(str::trim).collect();
         let name = cells[0].trim_end_matches('`').to_owned();

@@ -13,7 +13,7 @@ const LIMIT: Duration = Duration::from_secs(20);
 /// More than a round trip takes, and far less than a call that waits for its deadline.
 const SOON: Duration = Duration::from_secs(5);
 
-/// The pair of docs/semantics.md.
+/// The pair of docs/use/semantics.md.
 const FIRST: &str = "zydjx7v77kn7f";
 const SECOND: &str = "57er3422k45qg";
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The size of the installed archive, and of a program that is linked with it by the line that
-# docs/c-api.md gives. Usage: archive.sh PREFIX
+# docs/use/c-api.md gives. Usage: archive.sh PREFIX
 set -euo pipefail
 . "$(dirname "$0")/common.sh"
 
@@ -18,7 +18,7 @@ expect_size "$prefix/lib/libkvstore.a" $most_archive_bytes
 ! readelf --sections --wide "$prefix/lib/libkvstore.a" 2>/dev/null |
   grep -E ' \.(llvmbc|llvmcmd|debug_[a-z]+) '
 
-line=$(sed -n '/^The static library/,/^CMake:/p' "$here/../../docs/c-api.md" |
+line=$(sed -n '/^The static library/,/^CMake:/p' "$here/../../docs/use/c-api.md" |
   sed -n '/^```sh$/,/^```$/{/^```/d;p}')
 [[ $line == *--static* ]]
 export PKG_CONFIG_PATH=$prefix/lib/pkgconfig

@@ -1,4 +1,4 @@
-//! docs/optimizers.md names every rule and every option, with the defaults and values they have.
+//! docs/use/optimizers.md names every rule and every option, with the defaults and values they have.
 
 use std::collections::BTreeSet;
 
@@ -30,7 +30,7 @@ fn rows(text: &str) -> Vec<Row> {
 
 /// The options of all rules, and the section of each.
 fn page() -> (Vec<Row>, Vec<(String, Vec<Row>)>) {
-    let text = include_str!("../../docs/optimizers.md");
+    let text = include_str!("../../docs/use/optimizers.md");
     let mut parts = text.split("\n### `");
     let common = rows(parts.next().unwrap());
     let section = |part: &str| (part.split('`').next().unwrap().to_owned(), rows(part));

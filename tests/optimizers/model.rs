@@ -1,4 +1,4 @@
-//! The rules as plain loops over f64, by the words of docs/optimizers.md.
+//! The rules as plain loops over f64, by the words of docs/use/optimizers.md.
 #![allow(clippy::many_single_char_names, reason = "the letters of the formulas")]
 
 use std::collections::HashMap;

@@ -9,7 +9,7 @@ namespace {
 
 using Floats = std::vector<float>;
 
-// The arithmetic of 2bit, as docs/compression.md has it.
+// The arithmetic of 2bit, as docs/use/compression.md has it.
 float two_bit(float value, float threshold, float& residual) {
     residual += value;
     const float sent =

@@ -77,7 +77,7 @@ class KVStore(_native.Store, Unique):
 
     Arrays in the memory of a CUDA device come by `__dlpack__` or `__cuda_array_interface__`. A call
     is queued on the current stream of their package, and returns before the GPU is done if all its
-    arrays are there; docs/gpu.md has the rules.
+    arrays are there; docs/use/gpu.md has the rules.
 
     Methods may be called from any number of threads. They release the GIL. A store is not copied,
     pickled or handed to another process: `TypeError` says so.
@@ -348,7 +348,7 @@ class KVStore(_native.Store, Unique):
 
         Equal bits have equal digests, whatever servers, slices and threads have made them: to
         compare two runs, compare their digests. A digest is the CRC-64/NVME of the little-endian
-        bytes; docs/semantics.md has it as a function of ten lines.
+        bytes; docs/use/semantics.md has it as a function of ten lines.
 
         >>> kv.digest(3) == other.digest(3)
         True
@@ -377,7 +377,7 @@ class KVStore(_native.Store, Unique):
         """Merges sums into what is stored by a rule of the library, from the next push on.
 
         The name is a str such as "sgd" or "adam". Options are numbers, or True or False; one that
-        is None counts as not given. docs/optimizers.md lists the rules and their options.
+        is None counts as not given. docs/use/optimizers.md lists the rules and their options.
 
         The rule keeps what it must remember of a key, such as its momentum, from the key's first
         push until the key is removed or set_optimizer() or set_updater() is called again.
@@ -433,8 +433,8 @@ class KVStore(_native.Store, Unique):
 
         The name is a str: "1bit", "2bit", "fp16", "bf16", "int8", "topk", "randomk", or "none".
         What is added up is what arrives of each value; pulls are not compressed. Options are
-        numbers, or True or False; one that is None counts as not given. docs/compression.md lists
-        the codecs and their options.
+        numbers, or True or False; one that is None counts as not given. docs/use/compression.md
+        lists the codecs and their options.
 
         What does not arrive is kept, and added to the key's next push, until the key is removed or
         set_compression() is called again. Keys of integers are not compressed.
@@ -494,7 +494,7 @@ class KVStore(_native.Store, Unique):
         whenever the program or the machine stops. Each key is as it was between two pushes; all are
         of one moment if no other thread pushes meanwhile.
 
-        `path` is a str, bytes or a path object. docs/checkpoints.md describes the file.
+        `path` is a str, bytes or a path object. docs/use/checkpoints.md describes the file.
 
         >>> kv.save("model.safetensors")
         """
@@ -676,8 +676,8 @@ def create(type: str = "local", **options: Setting) -> KVStore:
     "dist_device_sync" and "dist_device_async" are one job of many processes; the call returns when
     the whole job is there. Options: `threads` that may work on one operation,
     `isa` ("auto", "scalar", "avx2", "avx512", "neon"), `timeout_ms` of a call that waits,
-    `updater_undo` (True restores a stored value when the updater fails). docs/config.md lists them
-    all, with those of the distributed types.
+    `updater_undo` (True restores a stored value when the updater fails). docs/use/config.md lists
+    them all, with those of the distributed types.
 
     >>> kv = kvstore.create("local", threads=4)
     """

@@ -5,7 +5,7 @@
     gradients = kvstore.jax.allreduce(gradients)        # the mean over all processes
 
 Started by `kvstore run -n 4 -- python train.py`, mpirun, srun or torchrun, or alone. Also inside of
-jax.jit. docs/frameworks/jax.md has an example.
+jax.jit. docs/use/frameworks/jax.md has an example.
 """
 
 from __future__ import annotations

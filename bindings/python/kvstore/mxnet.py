@@ -5,7 +5,7 @@
     trainer = gluon.Trainer(net.collect_params(), "sgd", kvstore="kvstore")
 
 The names are "kvstore" (a device store), "kvstore_local", "kvstore_device", "kvstore_dist_sync" and
-"kvstore_dist_async". docs/frameworks/mxnet.md has what differs.
+"kvstore_dist_async". docs/use/frameworks/mxnet.md has what differs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Digests, computed by numpy from docs/semantics.md alone."""
+"""Digests, computed by numpy from docs/use/semantics.md alone."""
 
 import random
 
@@ -6,7 +6,7 @@ import kvstore
 import numpy as np
 import pytest
 
-# The function of docs/semantics.md for a byte, for all bytes.
+# The function of docs/use/semantics.md for a byte, for all bytes.
 _TABLE = np.zeros(256, dtype=np.uint64)
 for _byte in range(256):
     _sum = _byte

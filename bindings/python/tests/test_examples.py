@@ -196,7 +196,7 @@ def test_a_flipped_bit_is_found_and_drawn(run, tmp_path):
 
 def test_the_documented_loop_of_pytorch_has_the_same_digests_with_1_2_and_4_workers(tmp_path):
     """On a small stand-in for PyTorch, whose model is linear and has dropout."""
-    page = (ROOT / "docs" / "reproducibility.md").read_text()
+    page = (ROOT / "docs" / "use" / "reproducibility.md").read_text()
     (code,) = re.findall(r"```python\n(import os\n.*?)```", page, re.DOTALL)
     program = tmp_path / "train.py"
     data = f"""

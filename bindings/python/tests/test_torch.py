@@ -240,7 +240,7 @@ def test_tensors_without_memory_are_refused(kv):
 
 def test_the_loop_of_the_page_about_gpus_trains_on_the_cpu_too(monkeypatch, tmp_path):
     """With two replicas in host memory in place of two GPUs."""
-    page = (Path(__file__).resolve().parents[3] / "docs" / "gpu.md").read_text()
+    page = (Path(__file__).resolve().parents[3] / "docs" / "use" / "gpu.md").read_text()
     program = page.partition("```python\n")[2].partition("```")[0]
     assert "kv.pushpull(names, gradients, out=weights)" in program
     program = program.replace('torch.device("cuda", number)', 'torch.device("cpu")')

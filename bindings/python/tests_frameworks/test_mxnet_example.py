@@ -1,4 +1,4 @@
-"""The script of docs/frameworks/mxnet.md, before and after."""
+"""The script of docs/use/frameworks/mxnet.md, before and after."""
 
 import difflib
 import re
@@ -10,7 +10,7 @@ pytest.importorskip("mxnet")
 
 FOLDER = ROOT / "examples" / "frameworks" / "mxnet"
 DATA = ROOT / "examples" / "data" / "digits.csv"
-PAGE = ROOT / "docs" / "frameworks" / "mxnet.md"
+PAGE = ROOT / "docs" / "use" / "frameworks" / "mxnet.md"
 
 
 def diff():

@@ -1,4 +1,4 @@
-"""The script of docs/frameworks/pytorch.md, before and after."""
+"""The script of docs/use/frameworks/pytorch.md, before and after."""
 
 import difflib
 import re
@@ -10,7 +10,7 @@ pytest.importorskip("torch")
 
 FOLDER = ROOT / "examples" / "frameworks" / "pytorch"
 DATA = ROOT / "examples" / "data" / "digits.csv"
-PAGE = ROOT / "docs" / "frameworks" / "pytorch.md"
+PAGE = ROOT / "docs" / "use" / "frameworks" / "pytorch.md"
 
 
 def diff():

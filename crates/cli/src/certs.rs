@@ -27,7 +27,7 @@ const SKEW: Duration = Duration::from_secs(5 * 60);
 /// Makes what lets processes into a job over a network: certificates and tokens.
 ///
 /// Everything is written into one folder, for its owner only; no file is ever overwritten.
-/// docs/security.md says what each protects.
+/// docs/operate/security.md says what each protects.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     #[command(subcommand)]

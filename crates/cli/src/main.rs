@@ -1,7 +1,7 @@
 //! The program `kvstore`: starts jobs, runs their servers and schedulers, and shows the state of
 //! running ones. Also called: command-line interface (CLI).
 //!
-//! docs/cli.md describes the commands.
+//! docs/operate/cli.md describes the commands.
 #![deny(unsafe_code)]
 
 mod address;
@@ -108,7 +108,7 @@ mod tests {
 
     #[test]
     fn the_page_of_the_program_lists_every_command() {
-        let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/cli.md");
+        let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/operate/cli.md");
         let page = std::fs::read_to_string(page).unwrap();
         let table = page.split("| command | does |\n").nth(1).unwrap();
         let rows = table.lines().take_while(|line| line.starts_with('|'));

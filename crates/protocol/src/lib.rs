@@ -34,11 +34,11 @@
 //!
 //! **The network** may lose, duplicate, delay and reorder frames: machines retransmit until a frame is
 //! acknowledged. It must not alter them. Those that travel as bytes have checksums: [`write()`] and
-//! [`write_front`] encode a frame, [`PartialFrame`] decodes its header, and docs/wire.md of the repository is the
-//! specification. Bytes that are no frame are reported to [`Machine::bad_frame`]. If connections have ends, or
-//! peers reject them, [`Machine::down`] and [`Machine::refused`] make failure detection faster; without them
-//! silence has the effect. Where peers prove their identity, [`AuthenticatedPeer::admit`] and [`is_at`] are called
-//! before a frame is received.
+//! [`write_front`] encode a frame, [`PartialFrame`] decodes its header, and docs/internals/wire.md of the
+//! repository is the specification. Bytes that are no frame are reported to [`Machine::bad_frame`]. If connections
+//! have ends, or peers reject them, [`Machine::down`] and [`Machine::refused`] make failure detection faster;
+//! without them silence has the effect. Where peers prove their identity, [`AuthenticatedPeer::admit`] and
+//! [`is_at`] are called before a frame is received.
 //!
 //! **Requirements** on the driver, which debug builds assert where a machine can see them: the incarnation of a
 //! process is not 0, and larger than that of each earlier process of its role and rank; no two processes of a

@@ -325,7 +325,7 @@ fn error_of(order: SumOrder<'_>, inputs: usize, least: f32) -> f64 {
     ((0..count).map(error).sum::<f64>() / count as f64).sqrt()
 }
 
-/// docs/semantics.md has the figures, which `--nocapture` shows.
+/// docs/use/semantics.md has the figures, which `--nocapture` shows.
 #[test]
 fn a_tree_is_more_exact_than_a_sum_from_the_left() {
     for least in [-1.0, 0.0] {

@@ -6,7 +6,7 @@ pub(super) type SocketName = [u8; 16];
 /// Random secret of a segment: a process that shows it gets the descriptor.
 pub(super) type SegmentToken = [u8; 16];
 
-/// A segment of the sender, in the format of docs/wire.md: all numbers little-endian.
+/// A segment of the sender, in the format of docs/internals/wire.md: all numbers little-endian.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::transport) struct SegmentOffer {
     /// The socket that gives the descriptor.

@@ -1,4 +1,4 @@
-//! The messages by which a connection begins, in the format of docs/wire.md.
+//! The messages by which a connection begins, in the format of docs/internals/wire.md.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! The offer of a process, and the headers of its messages, in the format of docs/wire.md.
+//! The offer of a process, and the headers of its messages, in the format of docs/internals/wire.md.
 
 use super::events::HEADER;
 use crate::transport::tls::MESSAGE_SECRET;

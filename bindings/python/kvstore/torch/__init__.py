@@ -5,7 +5,8 @@
     loader = DataLoader(dataset, batch_size=64, sampler=kvstore.torch.sampler(dataset))
     optimizer = kvstore.torch.DistributedOptimizer(optimizer, model)
 
-Started by `torchrun train.py`, or alone. docs/frameworks/pytorch.md starts from a script of yours.
+Started by `torchrun train.py`, or alone. docs/use/frameworks/pytorch.md starts from a script of
+yours.
 """
 
 try:

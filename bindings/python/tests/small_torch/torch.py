@@ -1,4 +1,4 @@
-"""What the loop of docs/reproducibility.md needs of PyTorch, in numpy: a linear model, dropout."""
+"""PyTorch for the loop of docs/use/reproducibility.md, in numpy: a linear model, dropout."""
 
 import types
 

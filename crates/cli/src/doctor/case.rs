@@ -185,7 +185,7 @@ pub(crate) fn options(case: &mut DoctorContext) -> CheckResult {
     let errors = found.filter_map(Result::err).map(|error| error.message().to_owned());
     let wrong: Vec<String> = case.wrong.iter().cloned().chain(errors).collect();
     if !wrong.is_empty() {
-        return Err(bad(wrong.join("; "), "docs/config.md has the values of every option"));
+        return Err(bad(wrong.join("; "), "docs/use/config.md has the values of every option"));
     }
     let needed = ["root", "num_workers", "num_servers"].into_iter();
     let missing: Vec<&str> = needed.filter(|name| case.option(name).is_none()).collect();

@@ -35,7 +35,7 @@ pub(crate) fn credentials(case: &mut DoctorContext) -> CheckResult {
         Ok(_) => Ok(format!("{} can be used", given.join(", "))),
         Err(error) => Err(bad(
             error.message().trim_start_matches("observe: "),
-            "`kvstore certs` makes certificates and tokens; docs/security.md says who needs which",
+            "`kvstore certs` makes certificates and tokens; docs/operate/security.md says who needs which",
         )),
     }
 }
@@ -155,7 +155,7 @@ pub(crate) fn processes(case: &mut DoctorContext) -> CheckResult {
     }
     Err(bad(
         format!("lost or silent: {}", ill.join(", ")),
-        "`kvstore status --format table` shows them; docs/operations.md says what to do",
+        "`kvstore status --format table` shows them; docs/operate/operations.md says what to do",
     ))
 }
 

@@ -24,7 +24,7 @@ fn is_bad(result: &CheckResult, words: &[&str]) {
 
 #[test]
 fn every_documented_option_is_checked() {
-    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/config.md");
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/use/config.md");
     let page = std::fs::read_to_string(page).unwrap();
     let rows = page.lines().filter_map(|line| line.strip_prefix("| `")?.split_once("` | `KV_"));
     let documented: BTreeSet<&str> = rows.map(|(name, _)| name).collect();

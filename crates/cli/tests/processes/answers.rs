@@ -1,4 +1,4 @@
-//! Listeners answer every Call as docs/wire.md has it, and go on.
+//! Listeners answer every Call as docs/internals/wire.md has it, and go on.
 
 use std::io::Write;
 use std::net::TcpStream;

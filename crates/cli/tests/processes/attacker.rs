@@ -21,7 +21,7 @@ const MOST_BYTES: u32 = 1 << 30;
 /// The kind of a message that offers shared memory.
 pub const OFFER: u16 = 1;
 
-/// A frame as in docs/wire.md, of a process that the job does not know.
+/// A frame as in docs/internals/wire.md, of a process that the job does not know.
 pub struct Frame {
     pub kind: u8,
     pub role: u8,

@@ -63,7 +63,7 @@ fn wrong_options_are_found() {
     let address = free_address();
     let mut command = doctor();
     command.args([&address, "--num-workers", "none", "--set", "peer_timeout=1"]);
-    let words = ["num_workers is \"none\"", "did you mean peer_timeout_ms?", "docs/config.md"];
+    let words = ["num_workers is \"none\"", "did you mean peer_timeout_ms?", "docs/use/config.md"];
     finds(&mut command, "options", &words);
     finds(doctor().env("KV_HOLD_BYTES", "1"), "options", &["KV_HOLD_BYTES"]);
     finds(&mut doctor(), "options", &["not set: root", "KV_"]);

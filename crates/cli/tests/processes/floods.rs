@@ -24,8 +24,8 @@ const ROUNDS_OVER: u64 = u64::MAX;
 /// Rounds of the others, and how long each flood takes.
 const TURNS: usize = 400;
 const FLOOD: Duration = Duration::from_secs(3);
-/// What docs/security.md allows a reader to have at a server, in kilobytes: lists of rows, and messages
-/// ahead of one that is missing.
+/// What docs/operate/security.md allows a reader to have at a server, in kilobytes: lists of rows, and
+/// messages ahead of one that is missing.
 const ALLOWED: u64 = (64 + 5) << 10;
 /// What the server may need besides, for what its sockets and buffers hold on the way.
 const BESIDES: u64 = 64 << 10;

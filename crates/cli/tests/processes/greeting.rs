@@ -1,4 +1,4 @@
-//! The greeting of a connection, written from docs/wire.md alone, for both of its sides.
+//! The greeting of a connection, written from docs/internals/wire.md alone, for both of its sides.
 
 use std::fs;
 use std::io::{self, Read};
@@ -180,9 +180,9 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// The examples of docs/wire.md, in the order of the page.
+/// The examples of docs/internals/wire.md, in the order of the page.
 fn examples() -> Vec<Vec<u8>> {
-    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/wire.md");
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/internals/wire.md");
     let page = fs::read_to_string(page).unwrap();
     let section = page.split("\n### Greeting\n").nth(1).and_then(|it| it.split("\n### ").next());
     let blocks = section.expect("the section").split("```hex\n").skip(1);

@@ -168,7 +168,7 @@ fn documents_fit(page: &Page) {
         let words = text.split(|c| !is_name(c)).filter(|word| word.starts_with("kvstore_"));
         words.map(str::to_owned).collect()
     };
-    let documented = words("docs/operations.md");
+    let documented = words("docs/operate/operations.md");
     let known: BTreeSet<String> = page.kinds.keys().cloned().collect();
     assert_eq!(documented, known);
     let used = words("examples/grafana/kvstore.json");

@@ -1,5 +1,5 @@
-//! A connection to a process of a job, with the greeting of docs/wire.md, over TCP or TLS. It shares no code
-//! with the library.
+//! A connection to a process of a job, with the greeting of docs/internals/wire.md, over TCP or TLS. It
+//! shares no code with the library.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};

@@ -43,7 +43,7 @@ pub(crate) mod flags {
 
 macro_rules! kinds {
     ($($(#[$doc:meta])* $kind:ident = $code:literal,)+) => {
-        /// Kind of a message; docs/wire.md has the fields of each.
+        /// Kind of a message; docs/internals/wire.md has the fields of each.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
         pub enum MessageKind {
             $($(#[$doc])* $kind,)+
@@ -155,7 +155,7 @@ impl MessageKind {
     }
 }
 
-/// Fields of a frame before its payload; see docs/wire.md. Fields that a kind does not use are 0.
+/// Fields of a frame before its payload; see docs/internals/wire.md. Fields that a kind does not use are 0.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Header {
     /// Kind of the message.

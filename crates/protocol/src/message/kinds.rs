@@ -1,8 +1,8 @@
 //! A struct for each kind of message (also: typed messages, schema): the fields of the header that the kind
 //! uses, its flags, its payload, and the check of what can be known without any state.
 //!
-//! The bytes are those of docs/wire.md: a struct becomes a [`Message`] and is read from one, and fields that
-//! its kind does not use are 0.
+//! The bytes are those of docs/internals/wire.md: a struct becomes a [`Message`] and is read from one, and fields
+//! that its kind does not use are 0.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Messages between processes (also: wire format, codec), byte for byte as in docs/wire.md.
+//! Messages between processes (also: wire format, codec), byte for byte as in docs/internals/wire.md.
 
 mod body;
 mod bundle;

@@ -1,5 +1,6 @@
 //! What a build with the feature `wire-next` adds to the protocol: a field in every message, a kind of message, a
-//! name in the terms, a feature. It stands for a later release in tests; docs/wire.md keeps these numbers for it.
+//! name in the terms, a feature. It stands for a later release in tests; docs/internals/wire.md keeps these
+//! numbers for it.
 
 /// Number of the field that each message has.
 pub(crate) const FIELD: u8 = 255;

@@ -138,7 +138,7 @@ fn a_bundle_has_the_fields_of_its_parts_and_is_otherwise_of_its_frame() {
     }
 }
 
-/// The kinds that docs/wire.md has in bundles.
+/// The kinds that docs/internals/wire.md has in bundles.
 const BUNDLED: [MessageKind; 12] = [
     MessageKind::Push,
     MessageKind::Pull,
@@ -224,7 +224,7 @@ fn another_version_is_told_apart_from_nonsense() {
 }
 
 fn page() -> String {
-    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/wire.md");
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/internals/wire.md");
     std::fs::read_to_string(page).unwrap()
 }
 
@@ -245,11 +245,11 @@ fn every_kind_is_documented_with_its_code() {
 fn the_documented_version_is_this_one() {
     let page = page();
     for text in [format!("implements version {VERSION}."), format!("| version | {VERSION} |")] {
-        assert!(page.contains(&text), "docs/wire.md lacks {text:?}");
+        assert!(page.contains(&text), "docs/internals/wire.md lacks {text:?}");
     }
 }
 
-/// The example of docs/wire.md, byte for byte.
+/// The example of docs/internals/wire.md, byte for byte.
 #[test]
 fn the_format_is_the_documented_one() {
     let head = Header {
@@ -527,7 +527,7 @@ fn the_text_of_a_failed_call_names_the_key_of_the_header() {
     assert_eq!(named, "init: key \"w\" exists already, not key 7 or key 0x12");
 }
 
-/// Number, length and value of a field, as in docs/wire.md.
+/// Number, length and value of a field, as in docs/internals/wire.md.
 fn field(number: u8, value: &[u8]) -> Vec<u8> {
     [&[number, u8::try_from(value.len()).unwrap()], value].concat()
 }

@@ -2,7 +2,7 @@
 //! fields and kinds of messages that no process knows. The others skip and drop them, and all results are as
 //! without.
 //!
-//! The bytes are written here as docs/wire.md has them, without the encoder.
+//! The bytes are written here as docs/internals/wire.md has them, without the encoder.
 
 use super::Bytes;
 use super::cluster::Machine;

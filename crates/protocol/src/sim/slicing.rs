@@ -1,5 +1,5 @@
 //! Gain of slices and their priorities, as in "Priority-based Parameter Propagation for Distributed DNN
-//! Training" (Jayarajan et al., 2019), here P3. docs/slicing.md has the whole table.
+//! Training" (Jayarajan et al., 2019), here P3. docs/internals/slicing.md has the whole table.
 
 use std::rc::Rc;
 
@@ -103,7 +103,7 @@ fn slices_with_priorities_gain_much_and_never_lose() {
     assert!(gains[0] >= 800, "on machines of their own: {gains:?} of 1,000");
 }
 
-/// The tables of docs/slicing.md.
+/// The tables of docs/internals/slicing.md.
 #[test]
 #[ignore = "prints, takes minutes"]
 fn prints_the_table_of_priority_slicing() {

@@ -25,7 +25,7 @@ use network::Network;
 const WORKERS: u32 = 2;
 const SERVERS: u32 = 2;
 const SCHEDULER: &str = "scheduler";
-/// The bit of the mask of features that docs/wire.md keeps for the build with `wire-next`.
+/// The bit of the mask of features that docs/internals/wire.md keeps for the build with `wire-next`.
 const FEATURE: u64 = 1 << 63;
 /// The features of both builds.
 const SHARED: u64 = 1;
