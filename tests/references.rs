@@ -8,14 +8,16 @@ use std::path::{Path, PathBuf};
 
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 /// Folders with pages for readers.
-const FOLDERS: [&str; 13] = [
+const FOLDERS: [&str; 15] = [
     "",
     "docs",
+    "docs/api",
     "docs/internals",
     "docs/internals/decisions",
     "docs/operate",
     "docs/use",
     "docs/use/frameworks",
+    "docs/use/languages",
     "examples/data",
     "bindings/cpp",
     "bindings/go",

@@ -7,7 +7,7 @@ import subprocess
 import time
 from pathlib import Path
 
-PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "sinfo")
+PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "sbatch", "sinfo")
 START_SECONDS = 30
 
 CONF = """\

@@ -4,6 +4,7 @@ Each is left out where its programs are not installed; scripts/bootstrap.sh inst
 """
 
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -222,6 +223,35 @@ def test_pods_of_an_indexed_job_need_no_other_pods(worker, tmp_path, token):
     jobs = start_each(worker, tmp_path, pods)
     assert [end_of(job) for job in jobs] == [(0, "")] * 3
     check_reports(tmp_path, 3)
+
+
+def test_the_first_page_about_slurm_starts_the_script_of_that_about_python(own_slurm, tmp_path):
+    def blocks(page, language):
+        return re.findall(rf"^```{language}\n(.*?)^```$", (ROOT / "docs" / page).read_text(), re.M | re.S)
+
+    job, commands, *_ = blocks("operate/slurm.md", "sh")
+    (tmp_path / "job.sh").write_text(job)
+    (tmp_path / "train.py").write_text(blocks("use/languages/python.md", "python")[0])
+    path = os.pathsep.join([str(Path(sys.executable).parent), str(PREFIX / "bin"), os.environ["PATH"]])
+    installed = {
+        "PATH": path,
+        "PYTHONPATH": str(ROOT / "bindings" / "python"),
+        "KVSTORE_LIBRARY": str(PREFIX / "lib" / "libkvstore.so.0"),
+    }
+    started = subprocess.Popen(
+        ["bash", "-euc", commands],
+        cwd=tmp_path,
+        env=environment(**own_slurm.environment, **installed),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    status, output = end_of(started)
+    assert status == 0, output
+    *_, printed = output.splitlines()
+    assert printed == "1.000 -2.000 3.000", output
 
 
 @pytest.fixture(scope="session")

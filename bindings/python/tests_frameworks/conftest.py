@@ -1,8 +1,10 @@
 """Tests against real frameworks: finds this tree's package, and starts jobs with torchrun."""
 
+import difflib
 import faulthandler
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -104,3 +106,13 @@ def outcome(tmp_path_factory):
         return [each.get(case, lost) for each in found]
 
     return of
+
+
+def example(framework):
+    """The folder of its script, the lines in which before.py and after.py differ, and those of its page."""
+    folder = ROOT / "examples" / "frameworks" / framework
+    page = (ROOT / "docs" / "use" / "frameworks" / f"{framework}.md").read_text()
+    sides = [(folder / f"{name}.py").read_text().splitlines() for name in ("before", "after")]
+    lines = list(difflib.unified_diff(*sides, n=0, lineterm=""))[2:]
+    shown = re.search(r"```diff\n(.*?)```", page, re.S)[1].splitlines()
+    return folder, [line for line in lines if not line.startswith("@@")], shown

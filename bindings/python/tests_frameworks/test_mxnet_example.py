@@ -1,33 +1,22 @@
 """The script of docs/use/frameworks/mxnet.md, before and after."""
 
-import difflib
 import re
 
 import pytest
-from conftest import ROOT, alone
+from conftest import ROOT, alone, example
 
 pytest.importorskip("mxnet")
 
-FOLDER = ROOT / "examples" / "frameworks" / "mxnet"
 DATA = ROOT / "examples" / "data" / "digits.csv"
-PAGE = ROOT / "docs" / "use" / "frameworks" / "mxnet.md"
-
-
-def diff():
-    before, after = (
-        (FOLDER / f"{name}.py").read_text().splitlines() for name in ("before", "after")
-    )
-    lines = list(difflib.unified_diff(before, after, n=0, lineterm=""))[2:]
-    return [line for line in lines if not line.startswith("@@")]
+FOLDER, DIFFERENCE, SHOWN = example("mxnet")
 
 
 def test_an_import_is_new_and_a_word_is_another():
-    assert [line[0] for line in diff()] == ["+", "-", "+"]
+    assert [line[0] for line in DIFFERENCE] == ["+", "-", "+"]
 
 
 def test_the_page_shows_this_difference():
-    shown = re.search(r"```diff\n(.*?)```", PAGE.read_text(), re.S)[1].splitlines()
-    assert shown == diff()
+    assert SHOWN == DIFFERENCE
 
 
 def test_both_train_to_the_same_accuracy():

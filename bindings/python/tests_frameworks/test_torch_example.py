@@ -1,34 +1,23 @@
 """The script of docs/use/frameworks/pytorch.md, before and after."""
 
-import difflib
 import re
 
 import pytest
-from conftest import ROOT, alone, torchrun
+from conftest import ROOT, alone, example, torchrun
 
 pytest.importorskip("torch")
 
-FOLDER = ROOT / "examples" / "frameworks" / "pytorch"
 DATA = ROOT / "examples" / "data" / "digits.csv"
-PAGE = ROOT / "docs" / "use" / "frameworks" / "pytorch.md"
-
-
-def diff():
-    before, after = (
-        (FOLDER / f"{name}.py").read_text().splitlines() for name in ("before", "after")
-    )
-    lines = list(difflib.unified_diff(before, after, n=0, lineterm=""))[2:]
-    return [line for line in lines if not line.startswith("@@")]
+FOLDER, DIFFERENCE, SHOWN = example("pytorch")
 
 
 def test_three_lines_are_new():
-    assert [line[0] for line in diff()].count("+") == 3
-    assert [line[0] for line in diff()].count("-") <= 1
+    assert [line[0] for line in DIFFERENCE].count("+") == 3
+    assert [line[0] for line in DIFFERENCE].count("-") <= 1
 
 
 def test_the_page_shows_this_difference():
-    shown = re.search(r"```diff\n(.*?)```", PAGE.read_text(), re.S)[1].splitlines()
-    assert [line for line in shown if line[0] in "+-"] == diff()
+    assert [line for line in SHOWN if line[0] in "+-"] == DIFFERENCE
 
 
 def accuracies(result):

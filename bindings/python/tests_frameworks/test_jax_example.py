@@ -1,0 +1,42 @@
+"""The script of docs/use/frameworks/jax.md, before and after."""
+
+import re
+import sys
+
+import pytest
+from conftest import ROOT, alone, example, kvstore_run
+
+pytest.importorskip("jax")
+
+DATA = ROOT / "examples" / "data" / "digits.csv"
+FOLDER, DIFFERENCE, SHOWN = example("jax")
+
+
+def test_three_lines_are_new():
+    assert [line[0] for line in DIFFERENCE] == ["+"] * 3
+
+
+def test_the_page_shows_this_difference():
+    assert SHOWN == DIFFERENCE
+
+
+def accuracies(output):
+    return [float(each) for each in re.findall(r"accuracy ([\d.]+)", output)]
+
+
+@pytest.fixture(scope="module")
+def before():
+    result = alone(FOLDER / "before.py", DATA)
+    assert result.returncode == 0, result.stderr
+    (accuracy,) = accuracies(result.stdout)
+    assert accuracy > 0.88
+    return accuracy
+
+
+@pytest.mark.parametrize("processes", [1, 2, 4])
+def test_after_trains_like_before(before, processes, tmp_path):
+    found = accuracies(kvstore_run(processes, sys.executable, FOLDER / "after.py", DATA, folder=tmp_path))
+    assert len(found) == processes
+    # The same weights everywhere.
+    assert len(set(found)) == 1
+    assert abs(found[0] - before) < 0.01
