@@ -7,7 +7,7 @@ OPTICKS := examples/data/opticks.txt.bz2
 LIBRARY := $(BUILD)/kvstore/libkvstore.so
 MAKEFLAGS += --no-print-directory
 
-.PHONY: help build stage stage-local python extension wheel deb dist install header kernels check test test-long \
+.PHONY: help build stage stage-local python extension wheel deb dist install header kernels site check test test-long \
 	test-frameworks bench bench-peers bench-python bench-torch clean \
 	demo demo-cpp demo-go demo-python demo-rust demo-torch demo-embedding demo-gpu demo-dist demo-bits
 
@@ -40,7 +40,7 @@ wheel: ## make a Python wheel for every Linux with glibc 2.28 or newer, in dist/
 deb: ## make the Debian packages of the library and the program, in dist/
 	@bash scripts/deb.sh
 
-dist: ## make all that a release has, in dist/: wheel, Debian packages, crates, Go module, checksums
+dist: ## make all that a release has, in dist/: wheel, Debian packages, crates, Go module, site, checksums
 	@bash scripts/dist.sh
 
 # Does not build what is there: root, who may run this, need not have cargo.
@@ -53,6 +53,9 @@ header: ## generate include/kvstore.h from src/capi
 
 kernels: ## compile the GPU kernels of kernels/ to src/device/ptx
 	@bash scripts/kernels.sh
+
+site: ## make the documentation site, in build/site
+	@bash scripts/site.sh
 
 check: ## check formats and lints
 	@bash scripts/bootstrap.sh build checks go python

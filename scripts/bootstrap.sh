@@ -7,6 +7,8 @@
 #   go      Go 1.21 or newer
 #   python  a virtual environment in build/venv with numpy, ml_dtypes, safetensors, pytest, mypy
 #           and the schemas of Kubernetes
+#   site    a virtual environment in build/site-venv with what makes the documentation site: Sphinx, its
+#           theme furo, MyST for Markdown, and griffe for the comments of Python
 #   tests   valgrind, libdlpack-dev, libucx0, dpkg-dev, and the launchers Slurm, Open MPI, MPICH and sshd;
 #           tests that need them are left out where they are missing
 #
@@ -15,6 +17,7 @@ set -euo pipefail
 . "$(dirname "$0")/environment.sh"
 
 python_packages=(numpy ml_dtypes safetensors pytest mypy 'setuptools>=77' wheel kubernetes-validate)
+site_packages=('sphinx>=7' furo myst-parser 'griffelib>=2')
 updated=no
 
 fail() {
@@ -137,16 +140,26 @@ install_backported() {
   return $status
 }
 
-bootstrap_python() {
-  local stamp=build/venv/.complete
-  [ "$(cat $stamp 2>/dev/null)" = "${python_packages[*]}" ] && [ -x "$python" ] && return
+# make_environment FOLDER PACKAGE...: a virtual environment with these packages.
+make_environment() {
+  local folder=$1 stamp=$1/.complete
+  shift
+  [ "$(cat "$stamp" 2>/dev/null)" = "$*" ] && [ -x "$folder/bin/python" ] && return
   python3 -c 'import ensurepip, venv' 2>/dev/null || install_packages python3 python3-venv || exit 1
-  echo "bootstrap: making build/venv with ${python_packages[*]}"
-  rm -rf build/venv
-  python3 -m venv build/venv
-  "$python" -m pip --quiet --disable-pip-version-check install "${python_packages[@]}" ||
-    fail "please run, with access to a package index: $python -m pip install ${python_packages[*]@Q}"
-  echo "${python_packages[*]}" >$stamp
+  echo "bootstrap: making $folder with $*"
+  rm -rf "$folder"
+  python3 -m venv "$folder"
+  "$folder/bin/python" -m pip --quiet --disable-pip-version-check install "$@" ||
+    fail "please run, with access to a package index: $folder/bin/python -m pip install ${*@Q}"
+  echo "$*" >"$stamp"
+}
+
+bootstrap_python() {
+  make_environment build/venv "${python_packages[@]}"
+}
+
+bootstrap_site() {
+  make_environment build/site-venv "${site_packages[@]}"
 }
 
 bootstrap_tests() {
@@ -179,10 +192,10 @@ bootstrap_daemons() {
   fi
 }
 
-[ $# -gt 0 ] || set -- build checks go python tests
+[ $# -gt 0 ] || set -- build checks go python site tests
 for group in "$@"; do
   case $group in
-    build | checks | go | python | tests) "bootstrap_$group" ;;
-    *) fail "unknown group $group; the groups are build, checks, go, python and tests" ;;
+    build | checks | go | python | site | tests) "bootstrap_$group" ;;
+    *) fail "unknown group $group; the groups are build, checks, go, python, site and tests" ;;
   esac
 done

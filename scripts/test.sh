@@ -2,9 +2,10 @@
 # Runs test suites, goes on after a failure, and ends with the line "N passed, N failed".
 # Usage: scripts/test.sh [suite...]
 #
-#   all      what `make test` runs: every suite below but checks, gpu, frameworks, mixed, aarch64
+#   all      what `make test` runs: every suite below but checks, site, gpu, frameworks, mixed, aarch64
 #            and long
 #   checks   formats and lints, each counted as one test
+#   site     the documentation site: every page of it is read
 #   rust     cargo test: unit tests, integration tests, whole jobs, documentation; again without the
 #            distributed stores, and with fault injection; the stand-in for the CUDA driver
 #   loom     all interleavings of small models
@@ -129,6 +130,15 @@ suite_checks() {
   fi
 }
 
+suite_site() {
+  if [ ! -x "$python" ] || [ ! -x build/site-venv/bin/sphinx-build ]; then
+    leave_out site "build/venv or build/site-venv is missing"
+    return
+  fi
+  run "documentation site" count_step make -s site
+  run "pytest, documentation site" count_pytest "$python" -m pytest -q -rs tests/site/test_site.py
+}
+
 suite_rust() {
   run "cargo test" count_cargo cargo test --no-fail-fast
   run "cargo test, fault injection" count_cargo \
@@ -234,7 +244,7 @@ suite_python() {
   # The driver of tests with arrays in GPU memory.
   run "stand-in driver" count_step cargo build --quiet -p cuda-stand-in
   run "pytest" count_pytest "$python" -m pytest -q -rs bindings/python/tests tests/k8s \
-    tests/launchers tests/packages
+    tests/launchers tests/packages tests/site/test_first_pages.py
   while read -r reason; do
     leave_out "some of pytest" "$reason"
   done < <(sed -nE 's/^SKIPPED \[[0-9]+\] [^ ]+ //p' "$logs/pytest.log" | sort -u)
