@@ -7,6 +7,7 @@ import griffe
 
 
 def entry(level, title, language, code, text):
+    text = re.sub(r"(?<![\[(/\w])(docs/\S+?\.md)", r"[\1](\1)", text)
     fence = f"```{language}\n{code.strip()}\n```\n\n" if code.strip() else ""
     return f"{'#' * level} {title}\n\n{fence}{text.strip()}\n\n"
 
@@ -43,11 +44,17 @@ def c_text(comment):
     text = re.sub(r"\n*^@return ", r"\n\n**Returns** ", text, flags=re.M)
     text = re.sub(r"\b(Threads|Complexity|Blocks): ", r"**\1:** ", text)
     text = re.sub(r"^ {4,}", "  ", text, flags=re.M)
-    return c_links(re.sub(r"(docs/\S+\.md)", r"[\1](\1)", text), "")
+    return c_links(text, "")
 
 
 def c_links(text, page):
     return re.sub(r"\b(kv_\w+)\(\)", rf"[`\1()`]({page}#\1)", text)
+
+
+def c_line(comment):
+    """The comment of a member, on one line."""
+    words = re.sub(r"^ +\*", "", comment[1], flags=re.M).split()
+    return f"/* {' '.join(words)} */"
 
 
 def c_chapter(text):
@@ -84,7 +91,7 @@ def c(header):
             rows = [f"| `{it}` | {value} | {c_text(about).strip()} |" for about, it, value in constants]
             rows = "\n".join(re.sub(r"\s*\n\s*", " ", row) for row in rows)
             text, code = f"{text}\n\n| constant | value | meaning |\n|---|---|---|\n{rows}", ""
-        code = re.sub(r"/\*\*\s+\* (.*?)\s*\*/", lambda it: "/* " + re.sub(r"\s+\*", "", it[1]) + " */", code, flags=re.S)
+        code = re.sub(r"/\*\*(.*?)\*/", c_line, code, flags=re.S)
         types += entry(3, name, "c", code, text)
     return page + "## Types and constants\n\n" + types + "## Functions\n\n" + functions
 
@@ -158,6 +165,7 @@ def python(folder, modules):
         found = griffe.load(module, search_paths=[folder])
         page += entry(2, f"`{module}`", "", "", found.docstring.value)
         members = [found[str(name)] for name in found.exports]
+        members = [it.final_target if it.is_alias else it for it in members]
         # Functions, classes, errors.
         for it in sorted(members, key=lambda it: (it.is_class, it.name.endswith("Error"))):
             page += python_object(3, f"{module}.{it.name}", it)

@@ -109,7 +109,7 @@ def outcome(tmp_path_factory):
 
 
 def example(framework):
-    """The folder of its script, the lines in which before.py and after.py differ, and those of its page."""
+    """The folder of its script, the lines in which its two files differ, and those of its page."""
     folder = ROOT / "examples" / "frameworks" / framework
     page = (ROOT / "docs" / "use" / "frameworks" / f"{framework}.md").read_text()
     sides = [(folder / f"{name}.py").read_text().splitlines() for name in ("before", "after")]

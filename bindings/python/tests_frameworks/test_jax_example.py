@@ -35,7 +35,8 @@ def before():
 
 @pytest.mark.parametrize("processes", [1, 2, 4])
 def test_after_trains_like_before(before, processes, tmp_path):
-    found = accuracies(kvstore_run(processes, sys.executable, FOLDER / "after.py", DATA, folder=tmp_path))
+    command = [sys.executable, FOLDER / "after.py", DATA]
+    found = accuracies(kvstore_run(processes, *command, folder=tmp_path))
     assert len(found) == processes
     # The same weights everywhere.
     assert len(set(found)) == 1
