@@ -151,7 +151,7 @@ fn listed_by(folder: &Path, pages: &mut Vec<PathBuf>) {
             pages.push(path.join("README.md"));
         } else if path.is_dir() {
             listed_by(&path, pages);
-        } else if name.ends_with(".md") && name != "README.md" {
+        } else if path.extension().is_some_and(|it| it == "md") && name != "README.md" {
             pages.push(path);
         }
     }
