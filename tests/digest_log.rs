@@ -10,7 +10,8 @@ use std::path::Path;
 
 use common::digest;
 use common::folder::Folder;
-use kvstore::{Config, ErrorKind, Key, Store, Tensor};
+use kvstore::{Config, ErrorKind, Key, Store, Tensor, TensorMut};
+use kvstore_checksum::crc64;
 use serde_json::Value;
 
 const LIMIT: std::time::Duration = std::time::Duration::from_secs(60);
@@ -123,6 +124,62 @@ fn a_line_has_the_digests_of_the_push_whatever_path_it_takes() {
         let last = lines.iter().find(is_last).unwrap();
         assert_eq!(hex(&last["state"][0][0]), digest.state);
     }
+}
+
+/// A digest of all arrays that a line lists, each with its digest and its bytes.
+fn joined(arrays: &Value) -> u64 {
+    arrays
+        .as_array()
+        .into_iter()
+        .flatten()
+        .fold(0, |sum, array| crc64::combine(sum, hex(&array[0]), array[1].as_u64().unwrap()))
+}
+
+#[test]
+fn a_key_of_many_pieces_has_the_digests_of_its_whole() {
+    let rules = ["", "sgd", "adam", "lamb", "groupadagrad", "rmsprop"];
+    let mut seen = 0;
+    for (threads, count) in [("1", 70_001), ("2", 200_003), ("3", 65_536)] {
+        for rule in rules {
+            let folder = Folder::new("digest_log_pieces");
+            let store = open(folder.path(), "all", &[("threads", threads)]);
+            store
+                .init(1u64, Tensor::new(&vec![0.5f32; count], &[1, count as i64]).unwrap())
+                .unwrap();
+            if !rule.is_empty() {
+                store.set_optimizer(rule, "").unwrap();
+            }
+            let values: Vec<Vec<f32>> = (1..4)
+                .map(|place| (0..count).map(|at| ((at * place) % 101) as f32 * 0.01).collect())
+                .collect();
+            for step in [1, 3] {
+                let values = &values[..step];
+                let shape = [1, count as i64];
+                let tensors: Vec<_> =
+                    values.iter().map(|value| Tensor::new(value, &shape).unwrap()).collect();
+                store.push_list(&vec![1u64.into(); step], &tensors).unwrap();
+            }
+            let mut out = vec![0.0f32; count];
+            store.pull(1u64, TensorMut::new(&mut out, &[1, count as i64]).unwrap()).unwrap();
+            let digest = store.digest(&[1u64.into()]).unwrap()[0];
+            drop(store);
+            let lines = lines(folder.path());
+            let rounds = rounds(&lines);
+            let place = format!("{rule} {threads}");
+            assert_eq!(hex(&rounds[1]["value"][0]), digest::of_elements(&out), "{place}");
+            assert_eq!(rounds[1]["value"][1], count * 4, "{place}");
+            assert_eq!(joined(&rounds[1]["state"]), digest.state, "{place}");
+            for (round, pushed) in [(rounds[0], 1), (rounds[1], 3)] {
+                let pushes = round["pushes"].as_array().unwrap();
+                assert_eq!(pushes.len(), pushed, "{place}");
+                for (push, value) in pushes.iter().zip(&values) {
+                    assert_eq!(hex(&push[1]), digest::of_elements(value), "{place}");
+                    seen += 1;
+                }
+            }
+        }
+    }
+    assert_eq!(seen, 3 * rules.len() * 4);
 }
 
 #[test]

@@ -81,7 +81,7 @@ impl WorkerResiduals {
     pub(crate) fn encode(
         &mut self,
         codec: &Codec,
-        team: Team,
+        team: Team<'static>,
         source: &EncodingSource<'_>,
         blocks: &Arc<BlockPool>,
     ) -> Result<Bytes> {
@@ -171,7 +171,7 @@ fn encode_slice(
 /// Decodes the bytes of a codec for one slice, to the slice's dtype.
 pub(crate) fn decode(
     codec: &Codec,
-    team: Team,
+    team: Team<'static>,
     slot: &Slot,
     origin: Origin,
     data: &Bytes,

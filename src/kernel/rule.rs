@@ -11,7 +11,9 @@ use super::number::{Number, Operand};
 use super::portable::Portable;
 #[cfg(test)]
 use super::record::Recording;
-use super::sum::{Adding, Build, LeftToRight, Pass, Pointers, TreeOfFew, head, prefetch};
+use super::sum::{
+    Adding, Build, EitherOfFew, LeftToRight, Pass, Pointers, TreeOfFew, head, prefetch,
+};
 use crate::tensor::{DType, LINE};
 
 pub(super) use summed::merge as merge_summed;
@@ -107,11 +109,11 @@ pub(super) const fn is_kernel_name(name: &str) -> bool {
     valid
 }
 
-/// Whether [`merge`] adds the inputs of a pass up in its order: trees have loops for f32 and fused
-/// formulas alone, as those of all others take 0.5 MB.
+/// Whether [`merge`] adds the inputs of a pass up in its order: trees have loops for fused formulas alone, as
+/// those of all others take 0.5 MB.
 pub(super) fn has_order<F: Formula>(pass: &Pass<'_>) -> bool {
     let inputs = pass.inputs.len();
-    let has_tree = F::FUSED && pass.dtype == DType::F32 && pass.order.is_in_registers(inputs);
+    let has_tree = F::FUSED && pass.dtype != DType::F64 && pass.order.is_in_registers(inputs);
     pass.order.is_linear(inputs) || has_tree
 }
 
@@ -123,7 +125,7 @@ pub(super) fn has_order<F: Formula>(pass: &Pass<'_>) -> bool {
 pub(super) unsafe fn merge<B: Build, F: Formula>(formula: F, pass: &Pass<'_>, target: &RuleTarget) {
     // SAFETY: the caller's promise.
     unsafe {
-        if pass.order.is_linear(pass.inputs.len()) {
+        if pass.order.is_linear(pass.inputs.len()) || pass.dtype.is_half() {
             by_dtype::<B, F>(formula, pass, target);
         } else if F::FUSED {
             by_numbers::<B, B::F32, TreeOfFew, F>(formula, TreeOfFew, pass, target);
@@ -219,19 +221,20 @@ unsafe fn any<B: Build, D: FloatFamily, K: ValuePrecision, A: Adding, F: Formula
     }
 }
 
-/// Any number of inputs and outs of f16 or bf16, with or without a master.
+/// Any number of inputs and outs of f16 or bf16 in either order, with or without a master.
 #[inline(always)]
 unsafe fn by_value<B: Build, D: FloatFamily, F: Formula>(
     formula: F,
     pass: &Pass<'_>,
     target: &RuleTarget,
 ) {
+    let adding = EitherOfFew { by_tree: !pass.order.is_linear(pass.inputs.len()) };
     // SAFETY: the caller's promise.
     unsafe {
         if target.master {
-            any::<B, D, Unrounded, _, F>(formula, LeftToRight, pass, target);
+            any::<B, D, Unrounded, _, F>(formula, adding, pass, target);
         } else {
-            any::<B, D, Rounded, _, F>(formula, LeftToRight, pass, target);
+            any::<B, D, Rounded, _, F>(formula, adding, pass, target);
         }
     }
 }

@@ -16,7 +16,7 @@ use crate::tensor::{Buffer, Lent, PageOffset, Tensor};
 pub(crate) struct LocalKeys {
     pub(crate) table: KeyTable,
     pub(crate) names: Arc<KeyNames>,
-    pub(crate) team: Team,
+    pub(crate) team: Team<'static>,
 }
 
 impl LocalKeys {

@@ -125,7 +125,7 @@ impl Local {
         let known = Arc::clone(&names);
         let key_name = Box::new(move |key: u64| known.label(key.into()));
         let (isa, threads, order) = (settings.isa, settings.threads, settings.sum_order);
-        let team = Team { isa, threads, order, touched: 0 };
+        let team = Team { isa, threads, order, touched: 0, digester: None };
         let undo = settings.updater_undo;
         let keys = LocalKeys { table: KeyTable::new(), names: Arc::clone(&names), team };
         #[cfg(feature = "cuda")]

@@ -23,6 +23,15 @@ pub(super) struct DigestOptions {
     pub(super) all: bool,
 }
 
+/// How a round has closed.
+#[derive(Clone, Copy)]
+pub(super) struct RoundEnd {
+    pub(super) round: u64,
+    pub(super) failed: bool,
+    /// Whether the value is the only contribution now.
+    pub(super) is_contribution: bool,
+}
+
 /// The place of a slice in its key, and its digests. Its lock is held for copies alone, because observers wait for
 /// it under that of the process.
 pub(super) struct SliceDigests {
@@ -126,18 +135,21 @@ impl SliceDigests {
     /// Logs the round that has closed: the value is that of the slice now.
     pub(super) fn close(
         &self,
-        (slot, round, failed): (&Slot, u64, bool),
+        (slot, end): (&Slot, RoundEnd),
         stored: &[u8],
         value: &Value,
         handling: &Handling,
     ) {
-        let digest = RunDigest::of(stored);
+        let RoundEnd { round, failed, is_contribution } = end;
+        let pushes = self.options.all.then(|| std::mem::take(&mut *self.pushes.lock()));
+        let digest = match pushes.as_deref() {
+            Some([(_, only)]) if is_contribution => *only,
+            _ => RunDigest::of(stored),
+        };
         let optimizer = handling.merger_of(slot.key).optimizer().filter(|_| self.options.all);
         let states: SmallVec<[_; 4]> = state_runs(optimizer, value).collect();
         self.publish(round, digest, &states);
         let Some(log) = &self.options.log else { return };
-        let is_noted = self.options.all;
-        let pushes = is_noted.then(|| std::mem::take(&mut *self.pushes.lock()));
         let record = RoundRecord {
             key: slot.key.id(),
             round,

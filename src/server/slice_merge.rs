@@ -91,7 +91,7 @@ pub(super) fn merge_rows<'a>(
 fn as_push<T>(slot: &Slot, values: &[Lent], merge: impl FnOnce(&KeyPush<'_>) -> T) -> T {
     let patience = crate::deadline::LazyDeadline::new(None);
     let limits = CallLimits { patience: &patience, cancel: None };
-    merge(&KeyPush { call: "push", slot, values, outs: &[], limits, touched: 0 })
+    merge(&KeyPush { call: "push", slot, values, outs: &[], limits, touched: 0, digester: None })
 }
 
 /// Units of a push of rows, and their values, which are of a dtype.

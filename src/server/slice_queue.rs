@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::slice_context::SliceContext;
-use super::slice_digests::SliceDigests;
+use super::slice_digests::{RoundEnd, SliceDigests};
 use super::slice_value::SliceValue;
 use crate::codec::Origin;
 use crate::error::{Result, fail};
@@ -187,20 +187,7 @@ impl SliceQueue {
                 Ok(())
             }
             SliceTask::Close { round, by_tree, handling } => {
-                state.set_failure(None);
-                let closed = match state.take_lost() {
-                    Some(error) => Err(error),
-                    None => self
-                        .check_whole(handling.merger_of(self.slot.key))
-                        .and_then(|()| state.close(of, by_tree, &handling)),
-                };
-                if let Some(digests) = self.digests() {
-                    let round = (of.slot, round, closed.is_err());
-                    state.with_stored(of.slot, |stored, value| {
-                        digests.close(round, stored, value, &handling);
-                    });
-                }
-                closed
+                self.close(&mut state, of, (round, by_tree), &handling)
             }
             SliceTask::Answer(answer, handling) => {
                 let known = handling.as_ref().and_then(|_| self.digests()?.value());
@@ -219,6 +206,31 @@ impl SliceQueue {
             crate::log::log(crate::Level::Error, || text.clone());
             state.set_failure(Some(Failure::new(reason, text)));
         }
+    }
+
+    /// Merges a round, and digests the result.
+    fn close(
+        &self,
+        state: &mut SliceValue,
+        of: SliceContext<'_>,
+        (round, by_tree): (u64, bool),
+        handling: &Handling,
+    ) -> Result<()> {
+        state.set_failure(None);
+        let closed = match state.take_lost() {
+            Some(error) => Err(error),
+            None => self
+                .check_whole(handling.merger_of(self.slot.key))
+                .and_then(|()| state.close(of, by_tree, handling)),
+        };
+        if let Some(digests) = self.digests() {
+            let is_contribution = matches!(closed, Ok(true));
+            let end = RoundEnd { round, failed: closed.is_err(), is_contribution };
+            state.with_stored(of.slot, |stored, value| {
+                digests.close((of.slot, end), stored, value, handling);
+            });
+        }
+        closed.map(drop)
     }
 
     /// Rejects a rule that needs an uncut key, as this slice is a part of one.

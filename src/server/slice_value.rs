@@ -219,22 +219,22 @@ impl SliceValue {
         Ok(())
     }
 
-    /// Merges the sum of the round into the stored value.
+    /// Merges the sum of the round into the stored value; gives whether the value is the only contribution now.
     pub(super) fn close(
         &mut self,
         of: SliceContext<'_>,
         by_tree: bool,
         handling: &Handling,
-    ) -> Result<()> {
+    ) -> Result<bool> {
         if self.has_pieces() {
-            return self.close_rows(of, by_tree, handling);
+            return self.close_rows(of, by_tree, handling).map(|()| false);
         }
         let SliceContext { slot, blocks, .. } = of;
         let Some(last) = self.last.take() else { return self.close_tree(of, handling) };
         let sum = self.take_sum();
         let merger = handling.merger_of(slot.key);
         if let (Merger::Assign, None) = (merger, &sum) {
-            return self.replace(of, last);
+            return self.replace(of, last).map(|()| true);
         }
         self.take_back(of, !matches!(merger, Merger::Assign))?;
         let sum = match sum {
@@ -256,14 +256,14 @@ impl SliceValue {
         if let Some(sum) = sum {
             blocks.give_back(sum.buffer);
         }
-        merged.unwrap_or(Ok(()))
+        merged.unwrap_or(Ok(())).map(|()| false)
     }
 
-    /// Merges the subtrees of the round.
-    fn close_tree(&mut self, of: SliceContext<'_>, handling: &Handling) -> Result<()> {
+    /// Merges the subtrees of the round; gives whether the value is the only contribution now.
+    fn close_tree(&mut self, of: SliceContext<'_>, handling: &Handling) -> Result<bool> {
         let SliceContext { slot, blocks, .. } = of;
         let Some(extras) = self.extras.as_mut().filter(|it| !it.tree.is_empty()) else {
-            return Ok(());
+            return Ok(false);
         };
         let dtype = sum_dtype(slot.dtype);
         // The merge adds two of them, unless it has to round the sum.
@@ -274,7 +274,7 @@ impl SliceValue {
         if let ([Subtree::Arrived(_)], true, 2) = (&*subtrees, is_assigned, most)
             && let Some(Subtree::Arrived(only)) = subtrees.pop()
         {
-            return self.replace(of, only);
+            return self.replace(of, only).map(|()| true);
         }
         self.take_back(of, !is_assigned)?;
         let merged = match &*subtrees {
@@ -284,7 +284,7 @@ impl SliceValue {
             _ => Err(fail!(Internal, "a round of {} sums", subtrees.len())),
         };
         subtrees.into_iter().for_each(|it| it.give_back(blocks));
-        merged
+        merged.map(|()| false)
     }
 
     /// The only contribution becomes the value, without a copy unless it is small.

@@ -6,8 +6,16 @@ use std::mem::MaybeUninit;
 use smallvec::SmallVec;
 
 use super::{Rule, RuleTarget};
+use crate::kernel::Isa;
 use crate::kernel::sum::{Pass, SumOrder};
-use crate::kernel::{Isa, TILE};
+use crate::tensor::LINE;
+
+/// Bytes of a tile.
+const TILE_BYTES: usize = 16 << 10;
+
+/// Room for a tile: as its lines, so that no load of it crosses one.
+#[repr(align(64))]
+struct Room(MaybeUninit<[u8; TILE_BYTES]>);
 
 /// See [`Rule::merge`].
 ///
@@ -19,36 +27,37 @@ pub(in crate::kernel) unsafe fn merge(
     pass: &Pass<'_>,
     target: &RuleTarget,
 ) {
-    // As many elements of any dtype; written before they are read.
-    let mut room = [MaybeUninit::<u64>::uninit(); TILE];
-    let sum = room.as_mut_ptr().cast::<u8>();
+    // Written before it is read.
+    let mut room = Room(MaybeUninit::uninit());
+    let sum = room.0.as_mut_ptr().cast::<u8>();
     let (item, full) = (pass.dtype.size(), pass.dtype.full().size());
-    for start in (0..pass.count).step_by(TILE) {
-        let count = TILE.min(pass.count - start);
+    let value_item = if target.master { full } else { item };
+    // All tiles but the first begin at a line of the outs.
+    let ragged = pass.outs.first().map_or(0, |out| out.addr() % LINE);
+    let mut start = 0;
+    while start < pass.count {
+        let bytes = if start == 0 { TILE_BYTES - ragged } else { TILE_BYTES };
+        let count = (bytes / item).min(pass.count - start);
         let inputs: SmallVec<[*const u8; 16]> =
             pass.inputs.iter().map(|input| input.wrapping_add(start * item)).collect();
         let outs: SmallVec<[*mut u8; 16]> =
             pass.outs.iter().map(|out| out.wrapping_add(start * item)).collect();
         let part = |array: *mut u8| array.wrapping_add(start * full);
-        let value = if target.master {
-            part(target.value)
-        } else {
-            target.value.wrapping_add(start * item)
-        };
         let target = RuleTarget {
-            value,
+            value: target.value.wrapping_add(start * value_item),
             master: target.master,
             states: target.states.map(part),
             measured: target.measured.map(part),
         };
-        let traffic = pass.traffic.stored();
-        let add = Pass { outs: &[sum], inputs: &inputs, count, traffic, ..*pass };
+        let add =
+            Pass { outs: &[sum], inputs: &inputs, count, traffic: pass.traffic.stored(), ..*pass };
         let (inputs, order) = (&[sum.cast_const()][..], SumOrder::Linear);
-        let merge = Pass { outs: &outs, inputs, count, traffic, order, ..*pass };
+        let merge = Pass { outs: &outs, inputs, count, order, ..*pass };
         // SAFETY: the caller's promise; the tile has room for `count` elements.
         unsafe {
             isa.sum(&add);
             rule.merge(isa, &merge, &target);
         }
+        start += count;
     }
 }

@@ -73,6 +73,12 @@ pub(in crate::kernel) struct LeftToRight;
 #[derive(Clone, Copy)]
 pub(in crate::kernel) struct TreeOfFew;
 
+/// One of both, chosen anew for each register: half of the loops.
+#[derive(Clone, Copy)]
+pub(in crate::kernel) struct EitherOfFew {
+    pub(in crate::kernel) by_tree: bool,
+}
+
 /// See [`SumOrder::Joins`].
 #[derive(Clone, Copy)]
 pub(in crate::kernel) struct Joined<'a>(pub(in crate::kernel) &'a [u8]);
@@ -107,6 +113,22 @@ impl Adding for TreeOfFew {
                     L::add(left, up_to_four::<L>(rest, at))
                 }
                 _ => up_to_four::<L>(inputs, at),
+            }
+        }
+    }
+}
+
+impl Adding for EitherOfFew {
+    const INSTANCES: bool = false;
+
+    #[inline(always)]
+    unsafe fn add_up<L: Lanes>(self, inputs: &[*const u8], at: usize) -> L::Register {
+        // SAFETY: the caller's promise.
+        unsafe {
+            if self.by_tree {
+                TreeOfFew.add_up::<L>(inputs, at)
+            } else {
+                LeftToRight.add_up::<L>(inputs, at)
             }
         }
     }

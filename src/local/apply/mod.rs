@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use super::counters::{CallTally, Counters};
 use super::lock::{ReadGuard, Released, WriteGuard};
-use super::merge::{Compression, RowSums, Team};
+use super::merge::{Compression, RowSums, StepDigester, Team};
 use super::merger::{Handling, Merger};
 #[cfg(feature = "cuda")]
 use super::plan::DeviceAccess;
@@ -57,6 +57,7 @@ pub(crate) struct KeyPush<'a> {
     pub(crate) limits: CallLimits<'a>,
     /// Bytes that the whole call touches, or 0 if they have not been counted.
     pub(crate) touched: usize,
+    pub(crate) digester: Option<&'a StepDigester>,
 }
 
 /// How the part of a call on one key has ended.
@@ -90,7 +91,7 @@ struct HostWork<'a> {
 pub(crate) struct Applier {
     /// Number of the store in this process, for the re-entrancy check of updaters.
     pub(crate) serial: u64,
-    pub(crate) team: Team,
+    pub(crate) team: Team<'static>,
     pub(crate) names: Arc<KeyNames>,
     /// Whether a failing updater's changes are undone.
     pub(crate) undo: bool,
@@ -171,7 +172,8 @@ impl Applier {
             return Err(self.cancelled(call.name(), slot));
         }
         let (values, outs) = (&work.values[group.values.clone()], &work.outs[group.outs.clone()]);
-        let push = KeyPush { call: call.name(), slot, values, outs, limits, touched };
+        let digester = None;
+        let push = KeyPush { call: call.name(), slot, values, outs, limits, touched, digester };
         match call {
             DataCall::PushRows => {
                 self.push_rows(&push, rows, places.0, handling, tally).map(KeyEnd::of)
@@ -194,8 +196,8 @@ impl Applier {
     }
 
     /// How the store computes in a call.
-    fn team_of(&self, push: &KeyPush<'_>) -> Team {
-        Team { touched: push.touched, ..self.team }
+    fn team_of<'a>(&self, push: &KeyPush<'a>) -> Team<'a> {
+        Team { touched: push.touched, digester: push.digester, ..self.team }
     }
 
     /// Pushes a key's values, and fills its outs while the result is at hand.
@@ -215,15 +217,16 @@ impl Applier {
         let by_updater = matches!(merger, Merger::Updater(_));
         tally.updater_calls += u64::from(by_updater);
         let _floats = (handling.has_updater() && !by_updater).then(DefaultFloats::enter);
-        let pushed = self.contributions(push, handling);
+        let pushed = self.before_push(push, handling);
+        let digesting = KeyPush { digester: pushed.digester.as_ref(), ..*push };
         let finished = if let Some(codec) = handling.codec_of(push.slot.dtype) {
-            self.push_compressed(push, codec, merger, &mut value)?
+            self.push_compressed(&digesting, codec, merger, &mut value)?
         } else {
             value.residuals = None;
-            self.merge(push, merger, &mut value, None)?
+            self.merge(&digesting, merger, &mut value, None)?
         };
         value.merges += 1;
-        self.log_round(push.slot, handling, &value, pushed);
+        self.log_round(push, handling, &value, pushed);
         Ok(KeyEnd::of(finished))
     }
 

@@ -7,6 +7,7 @@ use crate::error::Result;
 #[cfg(feature = "dist")]
 use crate::kernel::SumOrder;
 use crate::local::counters::CallTally;
+use crate::local::digest::DigestedPush;
 use crate::local::merge::RowSums;
 #[cfg(feature = "dist")]
 use crate::local::merge::Team;
@@ -77,7 +78,7 @@ impl Applier {
                 let _floats = (handling.has_updater() && !by_updater).then(DefaultFloats::enter);
                 let finished = self.merge_rows(push, &sums, &mut value, merger)?;
                 value.merges += 1;
-                self.log_round(push.slot, handling, &value, None);
+                self.log_round(push, handling, &value, DigestedPush::default());
                 Ok(finished)
             });
         self.row_sums.lock().push(sums);

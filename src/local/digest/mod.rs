@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::Local;
 use super::apply::{Applier, CallLimits, KeyPush};
 use super::checkpoint::check_byte_order;
+use super::merge::{DIGEST_BYTES, StepDigester, StepDigests};
 use super::merger::{Handling, Merger};
 use super::table::{Slot, Value};
 use crate::deadline::Deadline;
@@ -98,18 +99,39 @@ impl Local {
     }
 }
 
+/// What the log of a push needs from before it.
+#[derive(Default)]
+pub(super) struct DigestedPush {
+    /// Digests of the values, where outs may overwrite them.
+    contributions: Option<Contributions>,
+    /// Digests the rest, and the other values, on their way.
+    pub(super) digester: Option<StepDigester>,
+}
+
 impl Applier {
     pub(crate) fn logs_digests(&self) -> bool {
         self.digests.get().is_some()
     }
 
-    /// Digests of the values of a push, before it is merged. None if they have none: values that go through a
-    /// codec arrive as other ones.
-    pub(super) fn contributions(
-        &self,
-        push: &KeyPush<'_>,
-        handling: &Handling,
-    ) -> Option<Contributions> {
+    /// Prepares the digests of a push that is about to be merged.
+    pub(super) fn before_push(&self, push: &KeyPush<'_>, handling: &Handling) -> DigestedPush {
+        let Some(log) = self.digests.get() else { return DigestedPush::default() };
+        let &KeyPush { slot, values, outs, .. } = push;
+        let is_late = log.all
+            && handling.codec_of(slot.dtype).is_none()
+            && values.iter().all(|it| it.is_plain(slot.dtype))
+            && outs.iter().all(|out| is_apart(&out.lent, values, slot));
+        let by_updater = matches!(handling.merger_of(slot.key), Merger::Updater(_));
+        let is_large = slot.bytes() > DIGEST_BYTES && !by_updater;
+        let digester = is_large.then(|| StepDigester::new(log.all, is_late));
+        let is_early = !is_late || digester.is_none();
+        let contributions = is_early.then(|| self.contributions(push, handling)).flatten();
+        DigestedPush { contributions, digester }
+    }
+
+    /// Digests of the values of a push. None if they have none: values that go through a codec arrive as other
+    /// ones.
+    fn contributions(&self, push: &KeyPush<'_>, handling: &Handling) -> Option<Contributions> {
         self.digests.get().filter(|log| log.all)?;
         if handling.codec_of(push.slot.dtype).is_some() {
             return None;
@@ -135,27 +157,40 @@ impl Applier {
     /// Logs the last push of a key, whose lock is held.
     pub(super) fn log_round(
         &self,
-        slot: &Slot,
+        push: &KeyPush<'_>,
         handling: &Handling,
         value: &Value,
-        pushed: Option<Contributions>,
+        pushed: DigestedPush,
     ) {
         let Some(log) = self.digests.get() else { return };
-        let whole = slot.bytes() as u64;
+        let (slot, whole) = (push.slot, push.slot.bytes() as u64);
         let optimizer = handling.merger_of(slot.key).optimizer().filter(|_| log.all);
+        let is_late = pushed.digester.as_ref().is_some_and(StepDigester::has_values);
+        let made = pushed.digester.and_then(|it| it.finish(slot.count));
+        let StepDigests { value: digest, states, values } = made.unwrap_or_else(|| StepDigests {
+            value: RunDigest::of(&value.buffer.bytes()[..slot.bytes()]),
+            states: state_runs(optimizer, value).collect(),
+            values: is_late.then(|| self.contributions(push, handling)).flatten(),
+        });
         let record = RoundRecord {
             key: slot.key.id(),
             round: value.merges,
             setting: handling.version,
             start: 0,
             whole,
-            value: RunDigest::of(&value.buffer.bytes()[..slot.bytes()]),
-            states: state_runs(optimizer, value).collect(),
-            pushes: pushed.unwrap_or_default(),
+            value: digest,
+            states,
+            pushes: pushed.contributions.or(values).unwrap_or_default(),
             failed: false,
         };
         log.add(record, || handling.describe());
     }
+}
+
+/// Whether an out is a plain array that no value overlaps.
+fn is_apart(out: &Lent, values: &[Lent], slot: &Slot) -> bool {
+    let distance = |value: &Lent| out.data().addr().abs_diff(value.data().addr());
+    out.is_plain(slot.dtype) && values.iter().all(|it| distance(it) >= slot.bytes())
 }
 
 fn digest_of_buffer(buffer: &Buffer) -> RunDigest {

@@ -191,7 +191,7 @@ fn array(data: *mut u8) -> Array {
 
 /// The only pass of a push.
 struct OnePass<'a> {
-    team: Team,
+    team: Team<'static>,
     slot: &'a Slot,
     inputs: &'a [*const u8],
     /// First the stored value, if it is only the rounded copy of a master.

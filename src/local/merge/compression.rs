@@ -44,7 +44,7 @@ struct EncodingArrays<'a> {
     gathered: &'a Buffer,
 }
 
-impl Team {
+impl Team<'_> {
     /// Prepares the sum of values, whose target is `sum`. An error means that nothing has changed.
     pub(crate) fn compression<'a>(
         self,

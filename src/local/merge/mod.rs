@@ -3,6 +3,7 @@
 //! tensors allow it. Also called: reduction.
 
 pub(crate) mod compression;
+pub(crate) mod digests;
 pub(crate) mod passes;
 pub(crate) mod rows;
 pub(crate) mod step;
@@ -22,6 +23,7 @@ use crate::sys::sync::{AtomicBool as Cancel, Mutex};
 use crate::tensor::{Array, Buffer, LINE, Lent, PageOffset};
 
 pub(crate) use compression::Compression;
+pub(crate) use digests::{DIGEST_BYTES, StepDigester, StepDigests};
 use passes::KeyPasses;
 pub(crate) use rows::RowSums;
 use step::{MergeScratch, MergeStep};
@@ -40,13 +42,15 @@ const AHEAD_BYTES: usize = 1 << 20;
 
 /// How a store computes. The calling thread must have the default floating-point state.
 #[derive(Clone, Copy)]
-pub(crate) struct Team {
+pub(crate) struct Team<'a> {
     pub(crate) isa: Isa,
     pub(crate) threads: usize,
     /// The order of the values of a call.
     pub(crate) order: SumOrder<'static>,
     /// Bytes that the current call touches, as far as the caller has counted them.
     pub(crate) touched: usize,
+    /// Digests the current push, if it is to be.
+    pub(crate) digester: Option<&'a StepDigester>,
 }
 
 /// The arrays that a step passes over beside the values and the outs.
@@ -78,7 +82,7 @@ enum Merge<'a> {
     Parts(&'a dyn Rule, &'a StateArrays, PartNumbers<'a>),
 }
 
-impl Team {
+impl<'t> Team<'t> {
     /// Writes the sum of the values to `stored`, which has the slot's dtype and shape, and to the
     /// outs. The values may be the output of a compression. A push is never left half done, so this
     /// does not stop early; an error means that nothing has been written.
@@ -111,7 +115,10 @@ impl Team {
         stored: &Buffer,
         outs: &'a [PlannedOut],
         compression: Option<&mut Compression<'_>>,
-    ) -> Result<KeyPasses<'a>> {
+    ) -> Result<KeyPasses<'a>>
+    where
+        't: 'a,
+    {
         let targets = Targets { stored: Some(Array::of(stored, slot.dtype)), outs };
         let more = compression.as_ref().map_or(0, |it| it.passed());
         let changed = 1 + arrays.passed();
@@ -215,7 +222,10 @@ impl Team {
         values: &'a [Lent],
         targets: Targets<'a>,
         kept: KeptArrays,
-    ) -> Result<MergeRun<'a>> {
+    ) -> Result<MergeRun<'a>>
+    where
+        't: 'a,
+    {
         let live = targets.outs.iter().filter(|out| !out.shadowed).count();
         let own = (values.len() + live + kept.count) * slot.bytes();
         let odd = values.iter().filter(|value| !value.is_plain(slot.dtype)).count();
@@ -228,7 +238,8 @@ impl Team {
         let scratch = if straight { Vec::new() } else { MergeScratch::take(threads, odd)? };
         let (isa, order, merge) = (self.isa, self.order, Merge::Assign);
         let step = MergeStep { isa, slot, values, order, merge, targets, traffic };
-        Ok(MergeRun { step, threads, straight, scratch: Mutex::new(scratch), _help: help })
+        let (digester, scratch) = (self.digester, Mutex::new(scratch));
+        Ok(MergeRun { step, threads, straight, digester, scratch, _help: help })
     }
 }
 
@@ -238,6 +249,7 @@ struct MergeRun<'a> {
     threads: usize,
     /// Whether every tensor is a plain array of the slot's dtype.
     straight: bool,
+    digester: Option<&'a StepDigester>,
     /// One for each thread, unless the step is straight.
     scratch: Mutex<Vec<MergeScratch>>,
     _help: Help,
@@ -255,18 +267,27 @@ impl MergeRun<'_> {
     /// Merges the whole key. Stops between pieces once `cancel` is set; returns whether it
     /// finished.
     fn whole(&self, merge: Merge<'_>, cancel: Option<&Cancel>) -> bool {
-        let (slot, step) = (self.step.slot, MergeStep { merge, ..self.step });
+        let (slot, mut step) = (self.step.slot, MergeStep { merge, ..self.step });
+        let digester = self.digester.filter(|_| step.targets.stored.is_some());
+        if digester.is_some() && step.writes_stored() && step.assigned().is_none() {
+            step.traffic = step.traffic.stored();
+        }
         // A pass that leaves the caches is faster in pieces, also on one thread. One that may be
         // cancelled stops between them.
         let may_stop = cancel.is_some() && slot.bytes() > PIECE_BYTES;
-        if self.threads == 1 && self.straight && !step.traffic.streams() && !may_stop {
+        let is_one = self.straight && !step.traffic.streams() && !may_stop && digester.is_none();
+        if self.threads == 1 && is_one {
             step.straight(&(0..slot.count));
             return true;
         }
-        let work = |piece| self.with_scratch(|scratch| Self::piece(&step, &piece, scratch));
+        let work = |piece| {
+            self.with_scratch(|scratch| Self::piece(&step, &piece, scratch));
+            digester.inspect(|it| it.add(&step, &piece));
+        };
         // Whole lines, wherever an array begins in them.
         let share = slot.bytes().div_ceil(self.threads).next_multiple_of(LINE);
-        let piece = share.clamp(LEAST_PIECE_BYTES, PIECE_BYTES) / slot.dtype.size();
+        let most = if digester.is_some() { DIGEST_BYTES } else { PIECE_BYTES };
+        let piece = share.clamp(LEAST_PIECE_BYTES, most) / slot.dtype.size();
         in_pieces(slot.count, piece, self.threads, cancel, &work)
     }
 

@@ -193,7 +193,7 @@ impl RowSums {
     }
 }
 
-impl Team {
+impl Team<'_> {
     /// Prepares the data pushed to rows of a value, or of its replacement.
     pub(crate) fn rows<'a>(self, slot: &'a Slot, sums: &'a RowSums, stored: &Buffer) -> RowRun<'a> {
         let stored = Array::of(stored, slot.dtype);

@@ -99,6 +99,19 @@ impl MergeStep<'_> {
         self.pass(&inputs, &outs, range, self.traffic);
     }
 
+    /// The only value, if it replaces the stored one bit for bit.
+    pub(super) fn assigned(&self) -> Option<Array> {
+        match (self.merge, self.values) {
+            (Merge::Assign, [only]) if only.is_plain(self.slot.dtype) => Some(only.array()),
+            _ => None,
+        }
+    }
+
+    /// Whether a pass only writes the stored value, so that stores past the caches leave nothing of it there.
+    pub(super) fn writes_stored(&self) -> bool {
+        self.written(&(0..0)).is_some()
+    }
+
     /// Where a piece of each value and of each out of the pass begins.
     #[inline]
     fn addresses(&self, piece: &Range<usize>) -> (Addresses<*const u8>, Addresses<*mut u8>) {

@@ -92,6 +92,7 @@ impl Applier {
             outs: &host,
             limits: work.limits,
             touched: work.touched,
+            digester: None,
         };
         self.run_host_key(work, &push, &group.slot, tally)?;
         results.rest = "it is applied, keys after it are unchanged, and outs are undefined";

@@ -157,6 +157,7 @@ impl Applier {
                 outs,
                 limits: work.limits,
                 touched: work.touched,
+                digester: None,
             };
             let mut add = || -> Result<()> {
                 self.add_key(work, &push, value, staging)?;

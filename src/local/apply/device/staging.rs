@@ -24,7 +24,7 @@ pub(super) struct Staging<'a> {
     /// What other devices have to do for it.
     peers: SmallVec<[PeerStaging<'a>; 1]>,
     /// How the host copies.
-    team: Team,
+    team: Team<'static>,
     limits: CallLimits<'a>,
     /// What the text of an error says of the keys, if uploads are not done in time.
     pub(super) rest: &'static str,
@@ -77,7 +77,7 @@ impl Drop for Staging<'_> {
 impl<'a> Staging<'a> {
     pub(super) fn new(
         (queue, queues): (&'a CallQueue, &'a [CallQueue]),
-        team: Team,
+        team: Team<'static>,
         limits: CallLimits<'a>,
     ) -> Self {
         Self {

@@ -37,6 +37,7 @@ impl Applier {
                     outs: outs_of(group, outs),
                     limits: work.limits,
                     touched: work.touched,
+                    digester: None,
                 };
                 tally.add(&CallTally::of(push.values.len(), 0, group.slot.bytes()));
                 tally.updater_calls += 1;
