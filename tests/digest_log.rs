@@ -143,9 +143,8 @@ fn a_key_of_many_pieces_has_the_digests_of_its_whole() {
         for rule in rules {
             let folder = Folder::new("digest_log_pieces");
             let store = open(folder.path(), "all", &[("threads", threads)]);
-            store
-                .init(1u64, Tensor::new(&vec![0.5f32; count], &[1, count as i64]).unwrap())
-                .unwrap();
+            let shape = [1, i64::try_from(count).unwrap()];
+            store.init(1u64, Tensor::new(&vec![0.5f32; count], &shape).unwrap()).unwrap();
             if !rule.is_empty() {
                 store.set_optimizer(rule, "").unwrap();
             }
@@ -154,13 +153,12 @@ fn a_key_of_many_pieces_has_the_digests_of_its_whole() {
                 .collect();
             for step in [1, 3] {
                 let values = &values[..step];
-                let shape = [1, count as i64];
                 let tensors: Vec<_> =
                     values.iter().map(|value| Tensor::new(value, &shape).unwrap()).collect();
                 store.push_list(&vec![1u64.into(); step], &tensors).unwrap();
             }
             let mut out = vec![0.0f32; count];
-            store.pull(1u64, TensorMut::new(&mut out, &[1, count as i64]).unwrap()).unwrap();
+            store.pull(1u64, TensorMut::new(&mut out, &shape).unwrap()).unwrap();
             let digest = store.digest(&[1u64.into()]).unwrap()[0];
             drop(store);
             let lines = lines(folder.path());

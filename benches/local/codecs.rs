@@ -9,7 +9,7 @@ use serde_json::json;
 use crate::compare::Measured;
 use crate::memory::{Array, MALLOC};
 use crate::report::{Report, number};
-use crate::store::{Order, Rule, Store};
+use crate::store::{Rule, Setting, Store};
 use crate::tensors::{DType, Keys, List, size_name};
 use crate::timing::{Subject, TRIES, medians, timed};
 
@@ -44,7 +44,7 @@ fn measure(report: &mut Report, group: &'static str, len: usize) -> io::Result<(
     let from = Array::new(MALLOC, len, |i| i as f32);
     let to = std::cell::RefCell::new(Array::new(MALLOC, len, |_| 0.0f32));
     let stores = CODECS.map(|(name, params)| {
-        let store = Store::open(1, Rule::Assign, Order::Linear);
+        let store = Store::open(1, Rule::Assign, Setting::Usual);
         store.init(&value);
         store.set_compression(name, params);
         store

@@ -10,7 +10,7 @@ use crate::limits::{Limits, Rates, Way};
 use crate::memory::{self, MALLOC};
 use crate::page;
 use crate::report::Report;
-use crate::store::{Order, Rule, Store};
+use crate::store::{Rule, Setting, Store};
 use crate::tensors::{DType, Keys, List};
 use crate::timing::{Subject, TRIES, medians, timed};
 
@@ -52,8 +52,7 @@ pub struct Case {
     pub threads: usize,
     pub values: usize,
     pub rule: Rule,
-    /// The order of the sum.
-    pub order: Order,
+    pub setting: Setting,
     pub call: Call,
     pub outs: usize,
 }
@@ -65,7 +64,7 @@ impl Case {
         threads: 1,
         values: 1,
         rule: Rule::Assign,
-        order: Order::Linear,
+        setting: Setting::Usual,
         call: Call::Push,
         outs: 0,
     };
@@ -92,7 +91,7 @@ impl Case {
     }
 
     fn store(&self) -> StoreKey {
-        (self.dtype, self.threads, self.rule, self.order)
+        (self.dtype, self.threads, self.rule, self.setting)
     }
 
     fn limit(&self, keys: &Keys) -> LimitKey {
@@ -147,7 +146,7 @@ impl Measured {
             "group": self.group, "keys": self.keys, "count": self.count,
             "elements": self.elements, "dtype": case.dtype.name(), "offset_bytes": case.offset,
             "threads": case.threads, "values": case.values, "rule": case.rule.name(),
-            "sum_order": case.order.name().to_string_lossy(),
+            "setting": case.setting.name(),
             "call": case.call.name(), "outs": case.outs, "seconds": self.seconds,
             "bytes": self.bytes(), "bytes_per_s": self.rate(),
             "limit_bytes_per_s": self.limit(), "ratio": self.ratio(),
@@ -159,7 +158,7 @@ impl Measured {
 }
 
 type ListKey = (DType, usize, usize);
-type StoreKey = (DType, usize, Rule, Order);
+type StoreKey = (DType, usize, Rule, Setting);
 type LimitKey = (usize, usize);
 
 /// What a comparison must make: each thing once, however many cases use it.
@@ -202,10 +201,10 @@ impl Stage {
         let list = |&(dtype, offset, copies): &ListKey| {
             ((dtype, offset, copies), List::new(dtype, offset, keys, copies))
         };
-        let store = |&(dtype, threads, rule, order): &StoreKey| {
-            let store = Store::open(threads, rule, order);
+        let store = |&(dtype, threads, rule, setting): &StoreKey| {
+            let store = Store::open(threads, rule, setting);
             store.init(&List::new(dtype, MALLOC, &keys.sorted(), 1));
-            ((dtype, threads, rule, order), store)
+            ((dtype, threads, rule, setting), store)
         };
         let limits = |&(threads, len): &LimitKey| ((threads, len), Limits::new(len, threads));
         Self {

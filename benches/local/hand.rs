@@ -17,7 +17,7 @@ use crate::loops::{Loop, Step, Variant};
 use crate::memory::{self, MALLOC};
 use crate::page;
 use crate::report::{Report, number};
-use crate::store::{Order, Rule, Store};
+use crate::store::{Rule, Setting, Store};
 use crate::tensors::{DType, Keys, List, number as element, size_name};
 use crate::threads;
 use crate::timing::{Subject, TRIES, medians, timed};
@@ -79,7 +79,7 @@ fn measure(report: &mut Report, group: &str, len: usize, threads: usize) -> io::
     let [values, outs] = [COPIES.map(list), COPIES.map(list)];
     let limits = Limits::new(len, threads);
     for rule in RULES {
-        let store = Store::open(threads, rule, Order::Linear);
+        let store = Store::open(threads, rule, Setting::Usual);
         store.init(&list(1));
         let looped = LoopStore::new(len, threads, rule);
         for (values, outs) in values.iter().flat_map(|it| outs.iter().map(move |out| (it, out))) {
@@ -186,7 +186,7 @@ impl LoopStore {
 
 /// A round of a fresh store and of each loop must give the same outs.
 fn check(keys: &Keys, rule: Rule, values: &List, outs: &List) {
-    let store = Store::open(1, rule, Order::Linear);
+    let store = Store::open(1, rule, Setting::Usual);
     store.init(&List::new(DType::F32, MALLOC, keys, 1));
     store.pushpull(values, outs);
     let ours = outs.last_numbers(keys.elements());

@@ -20,6 +20,7 @@ mod charts;
 mod codecs;
 mod compare;
 mod crew;
+mod digests;
 mod goals;
 mod halves;
 mod hand;
@@ -55,7 +56,7 @@ use report::Report;
 /// A group's name, whether it runs without being asked for, and what it does.
 type Group = (&'static str, bool, fn(&mut Report, &'static str) -> io::Result<Vec<Measured>>);
 
-const GROUPS: [Group; 14] = [
+const GROUPS: [Group; 15] = [
     ("sweep-1", true, |report, group| sweep::run(report, group, 1)),
     ("sweep-2", false, |report, group| sweep::run(report, group, 2)),
     ("sweep-4", true, |report, group| sweep::run(report, group, 4)),
@@ -66,6 +67,7 @@ const GROUPS: [Group; 14] = [
     ("alignment", true, alignment::run),
     ("half", true, halves::run),
     ("order", false, orders::run),
+    ("digests", false, digests::run),
     ("lists", true, lists::run),
     ("models", true, models::run),
     ("rows", true, rows::run),

@@ -4,12 +4,12 @@ use std::io;
 
 use crate::compare::{Call, Case, Measured, compare};
 use crate::report::{Report, number};
-use crate::store::{Order, Rule};
+use crate::store::{Rule, Setting};
 use crate::tensors::{DType, Keys};
 
 const SIZES: [usize; 3] = [1 << 10, 1 << 16, 1 << 22];
 const VALUES: [usize; 3] = [4, 5, 8];
-const ORDERS: [Order; 2] = [Order::Linear, Order::Tree];
+const ORDERS: [Setting; 2] = [Setting::Usual, Setting::Tree];
 const WORK: [(DType, Rule); 5] = [
     (DType::F32, Rule::Assign),
     (DType::F32, Rule::Sgd),
@@ -23,7 +23,7 @@ pub fn run(report: &mut Report, group: &'static str) -> io::Result<Vec<Measured>
     for (dtype, rule) in WORK {
         for values in VALUES {
             let base = Case { dtype, rule, values, call: Call::PushPull, outs: 1, ..Case::BASE };
-            cases.extend(ORDERS.map(|order| Case { order, ..base }));
+            cases.extend(ORDERS.map(|setting| Case { setting, ..base }));
         }
     }
     let mut all = Vec::new();

@@ -16,7 +16,7 @@ use crate::limits::{Limits, Rates, Way};
 use crate::memory::MALLOC;
 use crate::race::{Race, Runner};
 use crate::report::{Report, count, number};
-use crate::store::{Order, Rule, Store};
+use crate::store::{Rule, Setting, Store};
 use crate::tensors::{DType, Keys, List};
 use crate::timing::{Subject, medians, timed};
 use crate::{charts, goals, shapes};
@@ -119,7 +119,7 @@ fn race(
     let (first, pushed, outs) = (list(1), list(values), list(values));
     let processors = thread::available_parallelism().map_or(1, usize::from);
     let stores = [(Runner::Ours, processors), (Runner::OursOnOne, 1)].map(|(runner, threads)| {
-        let store = Store::open(threads, rule, Order::Linear);
+        let store = Store::open(threads, rule, Setting::Usual);
         store.init(&first);
         store.pushpull(&pushed, &outs);
         (runner, store)

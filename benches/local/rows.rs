@@ -11,7 +11,7 @@ use crate::api::Tensor;
 use crate::compare::Measured;
 use crate::memory::{Array, MALLOC};
 use crate::report::{Report, number};
-use crate::store::{Order, Rule, Store};
+use crate::store::{Rule, Setting, Store};
 use crate::tensors::{DType, number as element, size_name};
 use crate::threads;
 use crate::timing::{Subject, TRIES, medians, timed};
@@ -177,11 +177,11 @@ pub fn run(report: &mut Report, group: &'static str) -> io::Result<Vec<Measured>
 /// Stores with the table: without a rule, and with each of the rules.
 fn stores(batch: &Batch, threads: usize) -> [Store; 3] {
     let [sgd, adagrad] = RULES.map(|(name, parameters)| {
-        let store = Store::open(threads, Rule::Assign, Order::Linear);
+        let store = Store::open(threads, Rule::Assign, Setting::Usual);
         store.set_optimizer(name, parameters);
         store
     });
-    let stores = [Store::open(threads, Rule::Assign, Order::Linear), sgd, adagrad];
+    let stores = [Store::open(threads, Rule::Assign, Setting::Usual), sgd, adagrad];
     stores.iter().for_each(|store| batch.init(store));
     stores
 }
@@ -198,7 +198,7 @@ fn compare_with_dense(report: &mut Report, group: &'static str) -> io::Result<()
     println!("{group}: rows alone, and the whole table");
     let batch = Batch::new(LENGTH);
     let stores = CASES.map(|(name, parameters, _)| {
-        let store = Store::open(1, Rule::Assign, Order::Linear);
+        let store = Store::open(1, Rule::Assign, Setting::Usual);
         store.set_optimizer(name, parameters);
         batch.init(&store);
         store

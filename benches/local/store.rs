@@ -66,20 +66,49 @@ impl Rule {
     }
 }
 
-/// The order in which a store adds values up.
+/// Options of a store beside its threads.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Order {
-    Linear,
+pub enum Setting {
+    Usual,
+    /// The order in which a store adds values up.
     Tree,
+    /// What a store digests.
+    Values,
+    All,
 }
 
-impl Order {
-    /// The value of the option.
-    pub fn name(self) -> &'static CStr {
+impl Setting {
+    pub fn name(self) -> &'static str {
         match self {
-            Self::Linear => c"linear",
-            Self::Tree => c"tree",
+            Self::Usual => "usual",
+            Self::Tree => "sum_order=tree",
+            Self::Values => "digests=values",
+            Self::All => "digests=all",
         }
+    }
+
+    fn options(self) -> Vec<(&'static CStr, CString)> {
+        let text = |text: &str| CString::new(text).unwrap_or_default();
+        match self {
+            Self::Usual => Vec::new(),
+            Self::Tree => vec![(c"sum_order", text("tree"))],
+            Self::Values | Self::All => {
+                let folder =
+                    std::env::temp_dir().join(format!("kvstore-bench-{}", std::process::id()));
+                let what = if self == Self::All { "all" } else { "values" };
+                vec![
+                    (c"digests", text(what)),
+                    (c"digest_log", text(&folder.to_string_lossy())),
+                    (c"digest_log_bytes", text("16777216")),
+                ]
+            }
+        }
+    }
+
+    /// Removes what stores have logged.
+    pub fn clean_up() {
+        let [(_, _), (_, folder), ..] = &*Self::All.options() else { return };
+        let _ = std::fs::remove_dir_all(folder.to_string_lossy().as_ref());
     }
 }
 
@@ -92,14 +121,16 @@ fn check(status: i32) {
 }
 
 impl Store {
-    pub fn open(threads: usize, rule: Rule, order: Order) -> Self {
+    pub fn open(threads: usize, rule: Rule, setting: Setting) -> Self {
         let (mut config, mut store) = (null_mut(), null_mut());
         let threads = CString::new(threads.to_string()).unwrap_or_default();
         // SAFETY: places of our own and NUL-terminated strings; the updater needs no context.
         unsafe {
             check(kv_config_create(&raw mut config));
             check(kv_config_set(config, c"threads".as_ptr(), threads.as_ptr()));
-            check(kv_config_set(config, c"sum_order".as_ptr(), order.name().as_ptr()));
+            for (name, value) in setting.options() {
+                check(kv_config_set(config, name.as_ptr(), value.as_ptr()));
+            }
             check(kv_create(c"local".as_ptr(), config, &raw mut store));
             kv_config_free(config);
             if rule == Rule::Updater {

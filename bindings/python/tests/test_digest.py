@@ -1,5 +1,6 @@
 """Digests, computed by numpy from docs/use/semantics.md alone."""
 
+import json
 import random
 
 import kvstore
@@ -89,3 +90,23 @@ def test_what_is_refused():
     store.close()
     with pytest.raises(kvstore.ClosedError):
         store.digest(1)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_push_in_place_is_logged_as_it_was(tmp_path, threads):
+    pushed = np.arange(40_000, dtype=np.float32)
+    array = pushed.copy()
+    store = kvstore.create(
+        "local", digests="all", digest_log=str(tmp_path), threads=threads
+    )
+    store.init(1, np.zeros_like(array))
+    store.set_optimizer("sgd", learning_rate=0.5)
+    # The result overwrites the value that is pushed.
+    store.pushpull(1, array, out=array)
+    store.close()
+    np.testing.assert_array_equal(array, -0.5 * pushed)
+    [log] = tmp_path.iterdir()
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    [line] = [line for line in lines if "round" in line]
+    assert int(line["value"][0], 16) == digest_of_array(array)
+    assert [int(push[1], 16) for push in line["pushes"]] == [digest_of_array(pushed)]
