@@ -143,7 +143,7 @@ struct BF16 {
   DEVICE_MEMBER static u32 narrow(float number) { return f32_to_bf16(number); }
 };
 
-// u8 too.
+// Integers, signed or not: both wrap to the same bits.
 struct I8 {
   typedef u32 Full;
   typedef u8 Memory;
@@ -151,6 +151,15 @@ struct I8 {
   static const int UNROLL = 4;
   DEVICE_MEMBER static u32 widen(u32 bits) { return bits; }
   DEVICE_MEMBER static u32 narrow(u32 number) { return number & 0xFF; }
+};
+
+struct I16 {
+  typedef u32 Full;
+  typedef u16 Memory;
+  typedef Packed16 Group;
+  static const int UNROLL = 4;
+  DEVICE_MEMBER static u32 widen(u32 bits) { return bits; }
+  DEVICE_MEMBER static u32 narrow(u32 number) { return number & 0xFFFF; }
 };
 
 struct I32 {

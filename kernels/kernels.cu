@@ -10,6 +10,7 @@ KERNEL assign_f64(PARAMETERS) { assign<F64>(ARGUMENTS); }
 KERNEL assign_f16(PARAMETERS) { assign<F16>(ARGUMENTS); }
 KERNEL assign_bf16(PARAMETERS) { assign<BF16>(ARGUMENTS); }
 KERNEL assign_i8(PARAMETERS) { assign<I8>(ARGUMENTS); }
+KERNEL assign_i16(PARAMETERS) { assign<I16>(ARGUMENTS); }
 KERNEL assign_i32(PARAMETERS) { assign<I32>(ARGUMENTS); }
 KERNEL assign_i64(PARAMETERS) { assign<I64>(ARGUMENTS); }
 

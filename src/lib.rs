@@ -111,6 +111,7 @@ pub use half::{bf16, f16};
 pub use interrupt::set_interrupt;
 pub use key::{Key, KeyInfo};
 pub use log::{Level, set_logger};
+pub use num_complex::Complex;
 #[cfg(feature = "dist")]
 pub use observer::{
     Facts, JobDigests, LATENCY_BOUNDS_US, Latency, Node, ObservedKey, Observer, ProcessCounters,

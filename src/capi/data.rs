@@ -165,7 +165,9 @@ pub unsafe extern "C" fn kv_init(
 /// integers wrap; one value is copied bit for bit. The sum then replaces the stored value, or goes
 /// through the updater. Equal keys need not be adjacent. Keys are processed in ascending order of
 /// integers, then names in order of their init. A value of another float dtype is converted to the
-/// key's first.
+/// key's first. Values of opaque dtypes are never added: the only value of a key replaces the stored
+/// one, and a call that would add two is `KV_ERR_UNSUPPORTED`; so is, in a job of several workers with
+/// rounds, every push of such a key.
 ///
 /// @param keys      `count` keys, each initialised before.
 /// @param values    `count` tensors of their keys' shapes. Lent until the operation completes.

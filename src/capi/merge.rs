@@ -42,8 +42,9 @@ pub unsafe extern "C" fn kv_set_updater(
 /// @param params  options as `name=value,...`, e.g. `"learning_rate=0.1,momentum=0.9"`; NULL or
 ///                empty for the defaults. Copied.
 /// @return `KV_ERR_OPTION` for an unknown name or a value that does not fit (the message lists near
-///         names), `KV_ERR_DTYPE_MISMATCH` if a key holds integers; nothing has changed then.
-///         While an optimizer is set, kv_init() refuses integers with `KV_ERR_DTYPE_MISMATCH`.
+///         names), `KV_ERR_DTYPE_MISMATCH` if a key holds integers or opaque values; nothing
+///         has changed then. While an optimizer is set, kv_init() refuses such keys with
+///         `KV_ERR_DTYPE_MISMATCH`.
 ///
 /// Threads: any.
 #[unsafe(no_mangle)]

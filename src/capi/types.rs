@@ -88,12 +88,20 @@ pub type kv_status_in = i32;
 pub enum kv_dtype {
     /// Signed 8-bit integer.
     KV_I8 = 0x0001_0800,
+    /// Signed 16-bit integer.
+    KV_I16 = 0x0001_1000,
     /// Signed 32-bit integer.
     KV_I32 = 0x0001_2000,
     /// Signed 64-bit integer.
     KV_I64 = 0x0001_4000,
     /// Unsigned 8-bit integer.
     KV_U8 = 0x0001_0801,
+    /// Unsigned 16-bit integer.
+    KV_U16 = 0x0001_1001,
+    /// Unsigned 32-bit integer.
+    KV_U32 = 0x0001_2001,
+    /// Unsigned 64-bit integer.
+    KV_U64 = 0x0001_4001,
     /// IEEE 754 binary16.
     KV_F16 = 0x0001_1002,
     /// IEEE 754 binary32.
@@ -102,6 +110,22 @@ pub enum kv_dtype {
     KV_F64 = 0x0001_4002,
     /// bfloat16: the upper half of an IEEE 754 binary32.
     KV_BF16 = 0x0001_1004,
+    /// Two binary32, the real part first. Opaque, as all below: stored and copied, never added.
+    KV_C64 = 0x0001_4005,
+    /// Two binary64, the real part first; aligned to 8 bytes.
+    KV_C128 = 0x0001_8005,
+    /// A truth value: a byte, 0 or 1.
+    KV_BOOL = 0x0001_0806,
+    /// Float of 8 bits: 4 of exponent, 3 of mantissa, no infinities.
+    KV_F8_E4M3FN = 0x0001_080A,
+    /// The same with one zero and another bias.
+    KV_F8_E4M3FNUZ = 0x0001_080B,
+    /// Float of 8 bits: 5 of exponent, 2 of mantissa.
+    KV_F8_E5M2 = 0x0001_080C,
+    /// The same with one zero, another bias and no infinities.
+    KV_F8_E5M2FNUZ = 0x0001_080D,
+    /// A power of two in 8 bits, a scale.
+    KV_F8_E8M0FNU = 0x0001_080E,
 }
 
 /// A `kv_dtype` that comes in from a caller: any number is possible.

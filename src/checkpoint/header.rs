@@ -20,11 +20,12 @@ const METADATA: &str = "__metadata__";
 /// Marks files of this library; its value is the version of what the tensors mean.
 const FORMAT: (&str, &str) = ("kvstore.format", "1");
 
+/// Begins the name of a text: the dtype of the tensor that the rest names. The format has another one
+/// for it.
+const DTYPE: &str = "kvstore.dtype:";
+
 /// Dtypes of the format that no key can have.
-const OTHER_DTYPES: &[&str] = &[
-    "BOOL", "I16", "U16", "U32", "U64", "F4", "F6_E2M3", "F6_E3M2", "F8_E4M3", "F8_E5M2",
-    "F8_E8M0", "C64",
-];
+const OTHER_DTYPES: &[&str] = &["F4", "F6_E2M3", "F6_E3M2"];
 
 /// A tensor of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,12 +49,25 @@ impl TensorEntry {
 
     /// The member of the header that stands for it.
     fn json(&self) -> String {
-        let (name, dtype) = (quote(&self.name), code(self.dtype));
-        let shape = self.shape.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
+        let (name, (dtype, extent)) = (quote(&self.name), code(self.dtype));
+        let shape = self.shape.iter().chain(&extent).map(ToString::to_string);
+        let shape = shape.collect::<Vec<_>>().join(",");
         let (start, end) = (self.place.start, self.place.end);
         format!(
             "{name}:{{\"dtype\":\"{dtype}\",\"shape\":[{shape}],\"data_offsets\":[{start},{end}]}}"
         )
+    }
+
+    /// Takes a dtype that the format does not have, if that is how the tensor is written.
+    fn restore(&mut self, dtype: DType) -> Option<()> {
+        let (written, extent) = code(dtype);
+        let has_parts = extent.is_some() && code(self.dtype) == (written, None);
+        if !has_parts || self.shape.last().copied() != extent {
+            return None;
+        }
+        self.shape.pop();
+        self.dtype = dtype;
+        Some(())
     }
 
     pub(crate) fn is_pad(&self) -> bool {
@@ -77,11 +91,11 @@ impl FileHeader {
 
     /// Adds a tensor behind the others.
     pub(crate) fn add(&mut self, name: String, dtype: DType, shape: &[i64]) {
-        let size = dtype.size() as u64;
+        let (size, align) = (dtype.size() as u64, dtype.align() as u64);
         let bytes = element_count(shape).unwrap_or(0) as u64 * size;
-        let odd = self.end() % size;
+        let odd = self.end() % align;
         if odd > 0 {
-            let (name, pad) = (format!("{PAD}{}", self.entries.len()), size - odd);
+            let (name, pad) = (format!("{PAD}{}", self.entries.len()), align - odd);
             self.put(name, DType::U8, vec![pad.cast_signed()], pad);
         }
         self.put(name, dtype, shape.to_vec(), bytes);
@@ -108,8 +122,10 @@ impl FileHeader {
     /// # Errors
     /// `Unsupported` if it is longer than the format allows.
     pub(super) fn to_bytes(&self) -> Result<Vec<u8>> {
-        let texts =
-            self.texts.iter().map(|(name, text)| format!("{}:{}", quote(name), quote(text)));
+        let mut texts = self.texts.clone();
+        let others = self.entries.iter().filter(|entry| code(entry.dtype).1.is_some());
+        texts.extend(others.map(|it| (format!("{DTYPE}{}", it.name), it.dtype.name().to_owned())));
+        let texts = texts.iter().map(|(name, text)| format!("{}:{}", quote(name), quote(text)));
         let texts = format!("\"{METADATA}\":{{{}}}", texts.collect::<Vec<_>>().join(","));
         let members = std::iter::once(texts).chain(self.entries.iter().map(TensorEntry::json));
         let mut json = format!("{{{}}}", members.collect::<Vec<_>>().join(","));
@@ -147,6 +163,7 @@ impl FileHeader {
         for (name, entry) in raw.entries {
             header.accept(name, entry)?;
         }
+        header.restore_dtypes()?;
         Ok(header)
     }
 
@@ -178,10 +195,33 @@ impl FileHeader {
         Ok(Some(header.entries))
     }
 
+    /// Gives tensors the dtypes that texts name, and takes these texts away.
+    fn restore_dtypes(&mut self) -> Result<()> {
+        let is_dtype = |(name, _): &(String, String)| name.starts_with(DTYPE);
+        let mut dtypes: BTreeMap<_, _>;
+        (dtypes, self.texts) = std::mem::take(&mut self.texts).into_iter().partition(is_dtype);
+        for entry in &mut self.entries {
+            if dtypes.is_empty() {
+                break;
+            }
+            let text = format!("{DTYPE}{}", entry.name);
+            let wanted =
+                dtypes.get(&text).and_then(|it| DType::ALL.iter().find(|d| d.name() == it));
+            if wanted.and_then(|&wanted| entry.restore(wanted)).is_some() {
+                dtypes.remove(&text);
+            }
+        }
+        let Some((text, dtype)) = dtypes.pop_first() else { return Ok(()) };
+        Err(fail!(
+            Corrupt,
+            "its header is damaged: {text:?} is {dtype:?}, and there is no such tensor"
+        ))
+    }
+
     /// Adds a tensor if its entry is consistent.
     fn accept(&mut self, name: String, raw: RawEntry) -> Result<()> {
         let bad = |what: String| fail!(Corrupt, "its header is damaged: tensor {name:?} {what}");
-        let dtype = DType::ALL.iter().copied().find(|&it| code(it) == raw.dtype);
+        let dtype = DType::ALL.iter().copied().find(|&it| code(it) == (&*raw.dtype, None));
         let dtype = dtype.ok_or_else(|| bad(format!("has the unknown dtype {:?}", raw.dtype)))?;
         let negative = raw.shape.iter().any(|&extent| extent < 0);
         let count = element_count(&raw.shape).filter(|_| !negative);
@@ -243,18 +283,32 @@ fn checksum_bytes(tensors: usize) -> u64 {
     (tensors as u64 + 1) * size_of::<u32>() as u64
 }
 
-/// The name of a dtype in the format.
-fn code(dtype: DType) -> &'static str {
-    match dtype {
+/// The name of a dtype in the format. For one that the format does not have: that of its parts, and how
+/// many of these an element has, which is an extent behind those of the tensor.
+fn code(dtype: DType) -> (&'static str, Option<i64>) {
+    let name = match dtype {
+        DType::C128 => return ("F64", Some(2)),
         DType::I8 => "I8",
+        DType::I16 => "I16",
         DType::I32 => "I32",
         DType::I64 => "I64",
         DType::U8 => "U8",
+        DType::U16 => "U16",
+        DType::U32 => "U32",
+        DType::U64 => "U64",
         DType::F16 => "F16",
         DType::F32 => "F32",
         DType::F64 => "F64",
         DType::BF16 => "BF16",
-    }
+        DType::C64 => "C64",
+        DType::Bool => "BOOL",
+        DType::F8E4M3FN => "F8_E4M3",
+        DType::F8E5M2 => "F8_E5M2",
+        DType::F8E4M3FNUZ => "F8_E4M3FNUZ",
+        DType::F8E5M2FNUZ => "F8_E5M2FNUZ",
+        DType::F8E8M0FNU => "F8_E8M0",
+    };
+    (name, None)
 }
 
 /// A header in its JSON form.
@@ -342,6 +396,7 @@ mod tests {
         header.add("none".to_owned(), DType::BF16, &[2, 0]);
         header.add("halves".to_owned(), DType::F16, &[1, 3]);
         header.add("floats".to_owned(), DType::F32, &[2]);
+        header.add("complex".to_owned(), DType::C128, &[1, 3]);
         header.seal();
         header
     }
@@ -362,7 +417,7 @@ mod tests {
         assert_eq!(bytes[..8], (bytes.len() as u64 - 8).to_le_bytes());
         assert_eq!(FileHeader::parse(&bytes[8..], header.end()).unwrap(), header);
         for entry in &header.entries {
-            assert_eq!(entry.place.start % entry.dtype.size() as u64, 0, "{}", entry.name);
+            assert_eq!(entry.place.start % entry.dtype.align() as u64, 0, "{}", entry.name);
         }
         let pads: Vec<u64> =
             header.entries.iter().filter(|it| it.is_pad()).map(TensorEntry::bytes).collect();
@@ -389,6 +444,10 @@ mod tests {
             ("\"floats\"", "\"__metadata__\"", "damaged"),
             ("{\"dtype\"", "{\"more\":1,\"dtype\"", "damaged"),
             ("}", "", "damaged"),
+            ("kvstore.dtype:complex", "kvstore.dtype:complete", "no such tensor"),
+            ("\"complex128\"", "\"float64\"", "no such tensor"),
+            ("\"complex128\"", "\"complex256\"", "no such tensor"),
+            ("[1,3,2]", "[1,2,3]", "no such tensor"),
             ("kvstore.format\":\"1", "kvstore.format\":\"2", "newer"),
             ("kvstore.format", "format", "kvstore.format is missing"),
         ] {

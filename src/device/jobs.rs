@@ -202,12 +202,13 @@ impl JobList {
     /// Adds the sum of plain arrays, or the copy of one, to plain outs.
     pub(crate) fn sum(
         &mut self,
-        kernel: KernelName,
+        dtype: DType,
         count: usize,
         inputs: &[u64],
         outs: &[u64],
     ) -> Result<()> {
-        self.merge(kernel, count, &JobWork { inputs, outs, ..JobWork::default() })
+        let (kernel, parts) = (KernelName::sum(dtype), count * dtype.parts());
+        self.merge(kernel, parts, &JobWork { inputs, outs, ..JobWork::default() })
     }
 
     /// Adds the merge of the sum of plain arrays by a rule.
@@ -268,27 +269,30 @@ impl JobList {
         self.add((Stage::Number, kernel), (rows, rows.div_ceil(ROWS)), work)
     }
 
-    /// Adds a copy between arrays of any strides; None is row-major.
+    /// Adds a copy between arrays of any strides, from a dtype to another; None is row-major.
     pub(crate) fn copy(
         &mut self,
         stage: Stage,
-        kernel: KernelName,
+        (dtype, to_dtype): (DType, DType),
         shape: &[i64],
         (from, from_strides): (u64, Option<&[i64]>),
         (to, to_strides): (u64, Option<&[i64]>),
     ) -> Result<()> {
+        let (kernel, parts) = (KernelName::copy(dtype, to_dtype), dtype.parts() as u64);
         let extents = shape.iter().map(|&extent| u64::try_from(extent).unwrap_or(0));
-        let extents: SmallVec<[u64; 4]> = extents.collect();
+        // The parts of an element are one more dimension.
+        let extents: SmallVec<[u64; 4]> = extents.chain((parts > 1).then_some(parts)).collect();
         let count = usize::try_from(extents.iter().product::<u64>()).unwrap_or(0);
         // The kernel takes the innermost dimension first, and at least one.
         let dimensions = extents.len().max(1) as u64;
         let mut layout: SmallVec<[u64; 16]> = [from, to, dimensions].into_iter().collect();
         let mut plain = 1i64;
         for at in (0..extents.len()).rev() {
-            let stride = |strides: Option<&[i64]>| strides.map_or(plain, |it| it[at]);
+            let of_parts = |it: &[i64]| it.get(at).map_or(1, |it| it * parts.cast_signed());
+            let stride = |strides: Option<&[i64]>| strides.map_or(plain, of_parts);
             let (source, target) = (stride(from_strides), stride(to_strides));
             layout.extend([extents[at], source.cast_unsigned(), target.cast_unsigned()]);
-            plain = plain.wrapping_mul(shape[at]);
+            plain = plain.wrapping_mul(extents[at].cast_signed());
         }
         if extents.is_empty() {
             layout.extend([1, 1, 1]);

@@ -26,7 +26,6 @@ pub(crate) use jobs::{JobList, KeyArrays, Stage};
 pub(crate) use kept::{KeyMemory, WantedSpans};
 pub(crate) use mark::Mark;
 pub(crate) use memory::Span;
-pub(crate) use name::KernelName;
 pub(crate) use norms::NormLayout;
 pub(crate) use passes::DevicePasses;
 pub(crate) use queue::{CallMarks, CallQueue, CallQueues};

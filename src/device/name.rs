@@ -20,7 +20,7 @@ impl fmt::Display for KernelName {
 }
 
 impl KernelName {
-    /// The kernel that adds arrays of a dtype up.
+    /// The kernel that adds arrays of a dtype up, part by part.
     pub(crate) fn sum(dtype: DType) -> Self {
         Self::rule("assign", dtype, false)
     }
@@ -30,10 +30,11 @@ impl KernelName {
         Self { formula, mode: mode(dtype), is_master }
     }
 
-    /// The kernel that copies between strides, from a dtype to an equal one or between floats.
+    /// The kernel that copies between strides, from a dtype to an equal one, part by part, or between
+    /// floats.
     pub(crate) fn copy(from: DType, to: DType) -> Self {
         if from == to {
-            let mode = ["8", "16", "32", "64"][from.size().ilog2() as usize];
+            let mode = ["8", "16", "32", "64"][size_class(from)];
             return Self { formula: "copy", mode, is_master: false };
         }
         let formula = match from {
@@ -46,15 +47,19 @@ impl KernelName {
     }
 }
 
-/// A dtype in the names of kernels: u8 has the arithmetic of i8.
+/// A dtype in the names of kernels. Signed and unsigned integers wrap to the same bits; opaque values,
+/// which are only copied, are integers of the size of their parts.
 fn mode(dtype: DType) -> &'static str {
     match dtype {
-        DType::I8 | DType::U8 => "i8",
-        DType::I32 => "i32",
-        DType::I64 => "i64",
         DType::F16 => "f16",
         DType::F32 => "f32",
         DType::F64 => "f64",
         DType::BF16 => "bf16",
+        other => ["i8", "i16", "i32", "i64"][size_class(other)],
     }
+}
+
+/// The logarithm of the size of a part.
+fn size_class(dtype: DType) -> usize {
+    (dtype.size() / dtype.parts()).ilog2() as usize
 }

@@ -29,8 +29,8 @@ const WINDOW_BYTES: u64 = 4 << 20;
 
 /// Limits of the job; the terms that all workers must have alike are used only on workers.
 pub(crate) fn limits(job: &JobConfig, kind: StoreKind) -> Limits {
-    let asynchronous = matches!(kind, StoreKind::DistAsync | StoreKind::DistDeviceAsync);
-    let mode = if asynchronous { Mode::Async { staleness: job.staleness } } else { Mode::Sync };
+    let mode =
+        if kind.is_asynchronous() { Mode::Async { staleness: job.staleness } } else { Mode::Sync };
     let goes_on = job.goes_on_without_lost_workers;
     let mut name = SipHasher24::new();
     name.write(job.name.as_deref().unwrap_or_default().as_bytes());

@@ -24,9 +24,7 @@ pub(crate) fn mode(dtype: DType) -> &'static str {
         DType::F64 => "f64",
         DType::F16 => "f16",
         DType::BF16 => "bf16",
-        DType::I8 | DType::U8 => "i8",
-        DType::I32 => "i32",
-        DType::I64 => "i64",
+        integer => ["i8", "i16", "i32", "i64"][integer.size().ilog2() as usize],
     }
 }
 

@@ -141,7 +141,7 @@ macro_rules! scalars {
 }
 
 scalars!(f32, f64; |a, b| a + b);
-scalars!(i8, u8, i32, i64; Self::wrapping_add);
+scalars!(i8, i16, i32, i64; Self::wrapping_add);
 
 /// An f16 in memory.
 #[derive(Clone, Copy)]

@@ -17,6 +17,7 @@ impl Build for Portable {
     type F16 = Plain<F16, WIDE>;
     type Bf16 = Plain<Bf16, WIDE>;
     type I8 = Plain<i8, 16>;
+    type I16 = Plain<i16, WIDE>;
     type I32 = Plain<i32, WIDE>;
     type I64 = Plain<i64, { WIDE / 2 }>;
 

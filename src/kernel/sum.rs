@@ -55,6 +55,7 @@ pub(super) trait Build {
     type F16: FloatFamily;
     type Bf16: FloatFamily;
     type I8: Family;
+    type I16: Family;
     type I32: Family;
     type I64: Family;
 
@@ -113,8 +114,11 @@ unsafe fn by_dtype<B: Build, A: Adding>(pass: &Pass<'_>, adding: A) {
             DType::F16 => by_outs::<B, B::F16, A, 4>(pass, adding),
             DType::BF16 => by_outs::<B, B::Bf16, A, 4>(pass, adding),
             DType::I8 | DType::U8 => any::<B, B::I8, A>(pass, adding),
-            DType::I32 => any::<B, B::I32, A>(pass, adding),
-            DType::I64 => any::<B, B::I64, A>(pass, adding),
+            DType::I16 | DType::U16 => any::<B, B::I16, A>(pass, adding),
+            DType::I32 | DType::U32 => any::<B, B::I32, A>(pass, adding),
+            DType::I64 | DType::U64 => any::<B, B::I64, A>(pass, adding),
+            // Never: plans refuse more than one value of an opaque dtype.
+            _ => {}
         }
     }
 }

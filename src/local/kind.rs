@@ -63,6 +63,12 @@ impl StoreKind {
         !matches!(self, StoreKind::Local | StoreKind::Device)
     }
 
+    /// Whether each push merges by itself, without rounds.
+    #[cfg(feature = "dist")]
+    pub(crate) fn is_asynchronous(self) -> bool {
+        matches!(self, StoreKind::DistAsync | StoreKind::DistDeviceAsync)
+    }
+
     /// The canonical type string.
     #[must_use]
     pub fn name(self) -> &'static str {

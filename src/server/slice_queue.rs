@@ -149,6 +149,32 @@ impl SliceQueue {
         queue.jobs.take()
     }
 
+    /// Adds a contribution to the open round, or records why it cannot be added.
+    fn add(&self, state: &mut SliceValue, of: SliceContext<'_>, task: SliceTask) {
+        let SliceTask::Add { first, by_tree, rows, data, origin, handling } = task else { return };
+        let added = if !first && of.slot.dtype.is_opaque() {
+            let dtype = of.slot.dtype.name();
+            Err(fail!(Unsupported, "values of {dtype} are not added, and two were pushed"))
+        } else if rows {
+            self.digests().inspect(|it| it.add_rows(first, origin.rank, &data, of.slot));
+            state.begin(first);
+            state.add_rows(origin.rank, data);
+            Ok(())
+        } else if by_tree {
+            self.digests().inspect(|it| it.add(first, origin.rank, &data));
+            state.add_to_tree(of, first, origin.rank, data)
+        } else {
+            let round = origin.round.wrapping_add(state.ahead(origin.rank));
+            decode(of, data, Origin { round, ..origin }, handling).and_then(|data| {
+                self.digests().inspect(|it| it.add(first, origin.rank, &data));
+                state.add(of, first, data)
+            })
+        };
+        if let Err(error) = added {
+            state.lose(error);
+        }
+    }
+
     fn one(&self, job: SliceTask, of: SliceContext<'_>, reply: &mut dyn FnMut(SliceReply)) {
         of.local.fault("slice");
         let mut state = self.state.lock();
@@ -161,29 +187,8 @@ impl SliceQueue {
                 self.digests().inspect(|it| it.replaced());
                 state.restore(of, &data, &handling)
             }
-            SliceTask::Add { first, rows: true, data, origin, .. } => {
-                self.digests().inspect(|it| it.add_rows(first, origin.rank, &data, of.slot));
-                state.begin(first);
-                state.add_rows(origin.rank, data);
-                Ok(())
-            }
-            SliceTask::Add { first, by_tree: true, data, origin, .. } => {
-                self.digests().inspect(|it| it.add(first, origin.rank, &data));
-                if let Err(error) = state.add_to_tree(of, first, origin.rank, data) {
-                    state.lose(error);
-                }
-                Ok(())
-            }
-            SliceTask::Add { first, data, origin, handling, .. } => {
-                let round = origin.round.wrapping_add(state.ahead(origin.rank));
-                let added =
-                    decode(of, data, Origin { round, ..origin }, handling).and_then(|data| {
-                        self.digests().inspect(|it| it.add(first, origin.rank, &data));
-                        state.add(of, first, data)
-                    });
-                if let Err(error) = added {
-                    state.lose(error);
-                }
+            add @ SliceTask::Add { .. } => {
+                self.add(&mut state, of, add);
                 Ok(())
             }
             SliceTask::Close { round, by_tree, handling } => {
@@ -269,6 +274,36 @@ mod tests {
     use crate::key::Key;
     use crate::local::kind::StoreKind;
     use crate::tensor::DType;
+
+    #[test]
+    fn a_round_with_two_contributions_of_an_opaque_dtype_is_not_merged() {
+        let local = Local::new(1, 1, Settings::new(&Config::new()).unwrap(), StoreKind::DistSync);
+        let blocks = Arc::<BlockPool>::default();
+        let bytes =
+            |value: u8| Bytes::of_block(blocks.make(16, |room| room.zeroed().fill(value)).unwrap());
+        let handling = Arc::new(Handling::PLAIN);
+        for (by_tree, rows) in [(false, false), (true, false), (false, true), (true, true)] {
+            let slot = Slot::new(Key::from(1u64), 0, DType::Bool, &[16], 16).unwrap();
+            let shard = SliceQueue::new(slot, 0, (0, true), None);
+            let post = |job| shard.post(job, TaskList::default);
+            let add = |rank, data| {
+                let origin = Origin { key: 1, rank, round: 0, block: 0 };
+                let (first, handling) = (rank == 0, None);
+                post(SliceTask::Add { first, by_tree, rows, data, origin, handling });
+            };
+            post(SliceTask::Install(bytes(1)));
+            add(0, bytes(0));
+            add(1, bytes(1));
+            post(SliceTask::Close { round: 1, by_tree, handling: Arc::clone(&handling) });
+            let tracer = Tracer::new(None, std::time::Instant::now());
+            shard.work(&local, &tracer, &blocks, &mut |_| panic!("an answer"));
+            let mut state = shard.state.lock();
+            let failure = state.failure().map(ToString::to_string);
+            assert!(failure.is_some_and(|text| text.contains("bool")), "the round has failed");
+            let stored = state.share(&shard.slot, &blocks).unwrap().bytes().to_vec();
+            assert_eq!(stored, [1; 16], "and nothing of it is merged");
+        }
+    }
 
     #[test]
     fn a_round_with_a_contribution_that_cannot_be_read_is_not_merged() {

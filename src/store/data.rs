@@ -35,7 +35,8 @@ impl Store {
     /// Merges one value into a key.
     ///
     /// # Errors
-    /// `KeyNotFound`, `ShapeMismatch`, `DtypeMismatch`: nothing has been applied. `Callback`.
+    /// `KeyNotFound`, `ShapeMismatch`, `DtypeMismatch`, `Unsupported` for opaque values that would be
+    /// added: nothing has been applied. `Callback`.
     pub fn push<'a>(&self, key: impl Into<Key>, value: impl Into<Tensor<'a>>) -> Result<()> {
         self.push_list(&[key.into()], &[value.into()])
     }

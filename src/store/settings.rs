@@ -50,8 +50,8 @@ impl Store {
     /// optimizer.
     ///
     /// # Errors
-    /// `Option` for an unknown name or a bad value, `DtypeMismatch` if a key holds integers;
-    /// nothing has changed then.
+    /// `Option` for an unknown name or a bad value, `DtypeMismatch` if a key holds integers or
+    /// opaque values; nothing has changed then.
     pub fn set_optimizer(&self, name: &str, params: &str) -> Result<()> {
         self.enter(CallClass::Work, |local| {
             log(Level::Debug, || format!("optimizer {name} {params:?}"));

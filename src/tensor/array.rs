@@ -206,7 +206,9 @@ fn copy_row(dtype: DType, to: (*mut u8, i64), from: (*const u8, i64), len: usize
             1 => rows::<u8>(to, from, len),
             2 => rows::<u16>(to, from, len),
             4 => rows::<u32>(to, from, len),
-            _ => rows::<u64>(to, from, len),
+            8 if dtype.align() == 4 => rows::<[u32; 2]>(to, from, len),
+            8 => rows::<u64>(to, from, len),
+            _ => rows::<[u64; 2]>(to, from, len),
         }
     }
 }

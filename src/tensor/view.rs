@@ -1,5 +1,7 @@
 //! Checked views of borrowed memory.
 
+mod bytes;
+
 use std::fmt;
 use std::marker::PhantomData;
 #[cfg(feature = "cuda")]
@@ -65,6 +67,11 @@ pub(crate) struct RawTensor {
     pub(crate) byte_offset: u64,
 }
 
+/// The names of all element types.
+fn all_names() -> String {
+    DType::ALL.iter().map(|dtype| dtype.name()).collect::<Vec<_>>().join(" ")
+}
+
 /// The name of an element type in numpy and PyTorch, by its DLPack code and its bits.
 fn foreign_name(code: u8, bits: u8) -> String {
     let kind = match code {
@@ -97,7 +104,7 @@ impl RawTensor {
             fail!(
                 InvalidArgument,
                 "has the dtype {name} (DLPack code {code}, {bits} bits, {lanes} lanes), which is not \
-                 stored; use float32 float64 float16 bfloat16 int8 uint8 int32 or int64, one lane"
+                 stored; there are {}, one lane", all_names()
             )
         })
     }
@@ -116,7 +123,7 @@ impl RawTensor {
             && self.byte_offset == 0
             && usize::try_from(self.ndim) == Ok(extents.len())
             && address != 0
-            && address & (spec.dtype().size() - 1) == 0
+            && address & (spec.align() - 1) == 0
             && address.checked_add(spec.bytes()).is_some()
             && (extents.is_empty() || !self.shape.is_null());
         // SAFETY: the caller's promise; there are `ndim` extents.
@@ -292,7 +299,7 @@ impl<'a> Tensor<'a> {
     }
 
     fn check_memory(&self, null: bool) -> Result<()> {
-        let size = self.dtype.size();
+        let align = self.dtype.align();
         let Some(count) = layout::count(self.shape()) else {
             return Err(fail!(InvalidArgument, "{self:?} has more elements than memory can hold"));
         };
@@ -302,11 +309,10 @@ impl<'a> Tensor<'a> {
         if null {
             return Err(fail!(InvalidArgument, "{self:?} has elements and its data is NULL"));
         }
-        // Sizes are powers of two.
-        if self.data.addr() & (size - 1) != 0 {
+        if !self.data.addr().is_multiple_of(align) {
             return Err(fail!(
                 InvalidArgument,
-                "{self:?} is misaligned: address {:p} is not a multiple of its element's {size} bytes",
+                "{self:?} is misaligned: address {:p} is not a multiple of {align} bytes",
                 self.data
             ));
         }

@@ -41,10 +41,26 @@ impl WorkerStore {
         let patience = self.local.patience();
         plan.build_rows(&self.local.keys.scene(call.name()).within(&patience), pairs, part)?;
         if call == DataCall::PushRows {
+            self.check_opaque(call, plan)?;
             self.check_counts(call, plan)?;
             self.leave_unfinished();
         }
         Ok(())
+    }
+
+    /// Refuses values of opaque dtypes in a job whose rounds add those of several workers up.
+    fn check_opaque(&self, call: DataCall, plan: &Plan) -> Result<()> {
+        if self.workers == 1 || self.kind.is_asynchronous() {
+            return Ok(());
+        }
+        let pushed = |group: &&KeyGroup| group.slot.dtype.is_opaque() && !group.values.is_empty();
+        let Some(opaque) = plan.groups.iter().find(pushed) else { return Ok(()) };
+        let why = format!(
+            "and a round would add those of {} workers; to replace the value, remove the key and \
+             initialise it again",
+            self.workers
+        );
+        Err(plan::refuse_adding(call.name(), &self.local.keys.names, &opaque.slot, &why))
     }
 
     /// Refuses numbers of values with which this worker's sum is no subtree of the tree over all workers.
@@ -124,6 +140,7 @@ impl WorkerStore {
         self.find(name, values.keys.iter().chain(outs.keys).copied())?;
         plan.build(&self.local.keys.scene(name).within(&patience), values, outs)?;
         if call != DataCall::Pull {
+            self.check_opaque(call, plan)?;
             self.check_counts(call, plan)?;
             self.leave_unfinished();
         }

@@ -51,6 +51,22 @@ static void check_numbers(void) {
     same_dtype("KV_F32", KV_F32, kDLFloat, 32);
     same_dtype("KV_F64", KV_F64, kDLFloat, 64);
     same_dtype("KV_BF16", KV_BF16, kDLBfloat, 16);
+    same_dtype("KV_I16", KV_I16, kDLInt, 16);
+    same_dtype("KV_U16", KV_U16, kDLUInt, 16);
+    same_dtype("KV_U32", KV_U32, kDLUInt, 32);
+    same_dtype("KV_U64", KV_U64, kDLUInt, 64);
+    same_dtype("KV_C64", KV_C64, kDLComplex, 64);
+    same_dtype("KV_C128", KV_C128, kDLComplex, 128);
+#if DLPACK_MAJOR_VERSION >= 1 || DLPACK_VERSION >= 80
+    same_dtype("KV_BOOL", KV_BOOL, kDLBool, 8);
+#endif
+#if DLPACK_MAJOR_VERSION > 1 || (DLPACK_MAJOR_VERSION == 1 && DLPACK_MINOR_VERSION >= 1)
+    same_dtype("KV_F8_E4M3FN", KV_F8_E4M3FN, kDLFloat8_e4m3fn, 8);
+    same_dtype("KV_F8_E4M3FNUZ", KV_F8_E4M3FNUZ, kDLFloat8_e4m3fnuz, 8);
+    same_dtype("KV_F8_E5M2", KV_F8_E5M2, kDLFloat8_e5m2, 8);
+    same_dtype("KV_F8_E5M2FNUZ", KV_F8_E5M2FNUZ, kDLFloat8_e5m2fnuz, 8);
+    same_dtype("KV_F8_E8M0FNU", KV_F8_E8M0FNU, kDLFloat8_e8m0fnu, 8);
+#endif
     same("KV_CPU", KV_CPU, kDLCPU);
     same("KV_CUDA", KV_CUDA, kDLCUDA);
     same("KV_CUDA_HOST", KV_CUDA_HOST, kDLCUDAHost);

@@ -12,8 +12,10 @@
 #include <math.h>
 #include <string.h>
 
-static const kv_dtype DTYPES[] = {KV_I8, KV_U8, KV_I32, KV_I64, KV_F16, KV_BF16, KV_F32, KV_F64};
-enum { DTYPE_COUNT = 8 };
+/* Those whose values are added; api_opaque.c has the others. */
+static const kv_dtype DTYPES[] = {KV_I8,  KV_U8,  KV_I16, KV_U16, KV_I32,  KV_U32,
+                                  KV_I64, KV_U64, KV_F16, KV_BF16, KV_F32, KV_F64};
+enum { DTYPE_COUNT = 12 };
 
 static const kv_dtype FLOAT_DTYPES[] = {KV_F16, KV_BF16, KV_F32, KV_F64};
 enum { FLOAT_DTYPE_COUNT = 4 };

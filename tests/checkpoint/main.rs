@@ -13,6 +13,7 @@
 mod common;
 
 mod damage;
+mod dtypes;
 mod files;
 mod inspect;
 mod property;

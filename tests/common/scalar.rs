@@ -5,6 +5,22 @@ use kvstore_protocol::testing::tree_of;
 
 use super::random::Random;
 
+/// Every element type whose values are added.
+pub const SUMMED: &[DType] = &[
+    DType::I8,
+    DType::I16,
+    DType::I32,
+    DType::I64,
+    DType::U8,
+    DType::U16,
+    DType::U32,
+    DType::U64,
+    DType::F16,
+    DType::F32,
+    DType::F64,
+    DType::BF16,
+];
+
 /// An element type, and what sums and comparisons need of it.
 pub trait Scalar: Element + Default {
     fn bits(self) -> u64;
@@ -44,7 +60,7 @@ macro_rules! integers {
     )+};
 }
 
-integers!(i8 u8 i32 i64);
+integers!(i8 u8 i16 u16 i32 u32 i64 u64);
 
 macro_rules! floats {
     ($($float:ty, $bits:ty, $mantissa:literal, $one:literal, $wide:ty, $round:expr, $sum:expr);+) => {$(
@@ -103,6 +119,10 @@ macro_rules! with_type {
                 type $T = i8;
                 $body
             }
+            kvstore::DType::I16 => {
+                type $T = i16;
+                $body
+            }
             kvstore::DType::I32 => {
                 type $T = i32;
                 $body
@@ -113,6 +133,18 @@ macro_rules! with_type {
             }
             kvstore::DType::U8 => {
                 type $T = u8;
+                $body
+            }
+            kvstore::DType::U16 => {
+                type $T = u16;
+                $body
+            }
+            kvstore::DType::U32 => {
+                type $T = u32;
+                $body
+            }
+            kvstore::DType::U64 => {
+                type $T = u64;
                 $body
             }
             kvstore::DType::F16 => {
@@ -131,7 +163,7 @@ macro_rules! with_type {
                 type $T = kvstore::bf16;
                 $body
             }
-            other => unreachable!("{other:?} is new"),
+            other => unreachable!("{other:?} is not added"),
         }
     };
 }

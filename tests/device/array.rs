@@ -126,7 +126,7 @@ impl Array {
         let offsets = self.offsets();
         assert_eq!(offsets.len(), elements.len());
         for (offset, element) in offsets.into_iter().zip(elements) {
-            bytes[offset * size..][..size].copy_from_slice(&element.to_le_bytes()[..size]);
+            bytes[offset * size..][..size].copy_from_slice(&wide(*element)[..size]);
         }
         if self.place == Place::Host {
             bytes.resize(8 * self.words.len(), 0);
@@ -145,7 +145,7 @@ impl Array {
 
     /// Sets plain elements in stream order, without a wait.
     pub fn overwrite(&mut self, element: u64) {
-        let (size, bytes) = (self.dtype.size(), element.to_le_bytes());
+        let (size, bytes) = (self.dtype.size(), wide(element));
         if self.place != Place::Host {
             self.write(&bytes[..size].repeat(self.bytes / size));
         }
@@ -157,9 +157,11 @@ impl Array {
         let mut gaps = vec![true; bytes.len() / size.max(1)];
         let elements = self.offsets().into_iter().map(|offset| {
             gaps[offset] = false;
-            let mut word = [0; 8];
+            let mut word = [0; 16];
             word[..size].copy_from_slice(&bytes[offset * size..][..size]);
-            u64::from_le_bytes(word)
+            let element = u128::from_le_bytes(word) as u64;
+            assert_eq!(word[..size], wide(element)[..size], "the parts of an element");
+            element
         });
         let elements = elements.collect();
         let is_untouched = |(at, gap): (usize, &bool)| {
@@ -202,6 +204,11 @@ impl Array {
     }
 }
 
+/// The bytes of an element that is given as bits. One of 16 bytes has two parts, which differ.
+fn wide(element: u64) -> [u8; 16] {
+    (u128::from(element) | u128::from(!element) << 64).to_le_bytes()
+}
+
 /// A random number (SplitMix64).
 pub struct Random(pub u64);
 
@@ -225,7 +232,7 @@ impl Random {
 
     fn element(&mut self, dtype: DType) -> u64 {
         let any = self.next();
-        let sign = 1 << (8 * dtype.size() - 1);
+        let sign = 1 << (8 * dtype.size().min(8) - 1);
         let number = (any >> 40) as f64 / f64::from(1 << 22) - 2.0;
         match (self.below(16), dtype) {
             (0, _) => 0,
@@ -238,7 +245,7 @@ impl Random {
             (_, DType::F64) => number.to_bits(),
             (_, DType::F16) => kvstore::f16::from_f64(number).to_bits().into(),
             (_, DType::BF16) => kvstore::bf16::from_f64(number).to_bits().into(),
-            _ if dtype.size() == 8 => any,
+            _ if dtype.size() >= 8 => any,
             _ => any & ((1 << (8 * dtype.size())) - 1),
         }
     }

@@ -28,7 +28,7 @@ fn patterns(random: &mut Random, dtype: DType, count: usize) -> Vec<u64> {
     let step = random.next() | 1;
     (0..count as u64)
         .map(|index| match dtype.size() {
-            8 => random.next(),
+            8.. => random.next(),
             2 => start.wrapping_add(index.wrapping_mul(step)) & 0xFFFF,
             size => random.next() >> (64 - 8 * size),
         })
@@ -101,7 +101,8 @@ fn sums_of_any_bits_are_those_of_the_processor() {
     let numbers: &[usize] = if count > 1 << 20 { &[1, 4] } else { &[1, 2, 3, 4, 5] };
     for &dtype in DType::ALL {
         let mut pair = Pair::new(dtype, count, format!("{dtype:?}"));
-        numbers.iter().for_each(|&values| pair.pushpull(values));
+        let most = if dtype.is_opaque() { 1 } else { numbers.len() };
+        numbers[..most].iter().for_each(|&values| pair.pushpull(values));
     }
 }
 

@@ -167,7 +167,7 @@ fn sums_have_the_bits_of_host_memory_for_all_dtypes_and_numbers_of_values() {
             let shapes: [&[i64]; 4] = [&[1], &[3, 5], &[4099], &[0, 3]];
             let keys: Vec<_> = (0..).zip(shapes).map(|(key, it)| (key, dtype, it)).collect();
             keys.iter().for_each(|(key, dtype, shape)| twins.init(*key, *dtype, shape));
-            for values in 1..=4 {
+            for values in 1..=if dtype.is_opaque() { 1 } else { 4 } {
                 for outs in 0..=2 {
                     twins.call(Call::PushPull, &keys, values, outs);
                 }

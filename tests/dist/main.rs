@@ -30,6 +30,7 @@ mod job;
 mod key_rules;
 mod keys;
 mod lists;
+mod opaque;
 mod other_build;
 mod quiet;
 mod removal;

@@ -9,7 +9,7 @@ use kvstore::{Config, DType, Key, Store, Tensor, TensorMut, bf16, f16};
 use super::common::folder::Folder;
 use super::common::random::Random;
 use super::common::rules::RULES;
-use super::common::scalar::{Scalar, convert_bits};
+use super::common::scalar::{SUMMED, Scalar, convert_bits};
 use super::job::{Job, failure, join};
 use crate::with_type;
 
@@ -30,7 +30,7 @@ fn part(program: u64, step: u64, value: usize) -> Random {
 fn key_of(program: u64, key: u64) -> (Key, DType, [i64; 2]) {
     let mut random = part(program, 99, key as usize);
     // Rules take floats only.
-    let dtypes = if rule_of(program).is_some() { &FLOATS[..] } else { DType::ALL };
+    let dtypes = if rule_of(program).is_some() { &FLOATS[..] } else { SUMMED };
     (Key::from(program * KEYS + key), random.pick(dtypes), random.pick(&SHAPES))
 }
 

@@ -71,7 +71,11 @@ fn every_dtype_and_shape_is_summed_like_a_scalar_loop() {
             check::<u8>(store, rank, 500);
             check::<i32>(store, rank, 600);
             check::<i64>(store, rank, 700);
-            assert_eq!(store.keys().unwrap().len(), 8 * 2 * SHAPES.len());
+            check::<i16>(store, rank, 800);
+            check::<u16>(store, rank, 900);
+            check::<u32>(store, rank, 1000);
+            check::<u64>(store, rank, 1100);
+            assert_eq!(store.keys().unwrap().len(), 12 * 2 * SHAPES.len());
         });
     }
 }

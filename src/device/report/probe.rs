@@ -6,7 +6,6 @@ use super::super::context::Device;
 use super::super::driver::Driver;
 use super::super::jobs::JobList;
 use super::super::memory::Span;
-use super::super::name::KernelName;
 use super::super::queue::CallQueue;
 use super::super::reuse::pinned::PinnedBlock;
 use crate::config::{Config, CudaChoice};
@@ -110,7 +109,7 @@ fn run_kernel(device: &'static Device) -> Result<Duration> {
     let memory = Span::allocate(device, 3 * BYTES, stream)?;
     let [first, second, sum] = [0, 1, 2].map(|at| memory.address() + at * BYTES as u64);
     let mut jobs = JobList::default();
-    jobs.sum(KernelName::sum(DType::F32), COUNT, &[first, second], &[sum])?;
+    jobs.sum(DType::F32, COUNT, &[first, second], &[sum])?;
     let start = Instant::now();
     jobs.prepare(device, stream)?;
     let load = start.elapsed();

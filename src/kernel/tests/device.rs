@@ -4,8 +4,20 @@ use super::{Isa, Pass, Random, SumOrder, Traffic};
 use crate::kernel::interpreted::{CHUNK, Elements, Gpu, Job, Kernels, mode};
 use crate::tensor::DType;
 
-const DTYPES: [DType; 8] =
-    [DType::F32, DType::F64, DType::F16, DType::BF16, DType::I8, DType::U8, DType::I32, DType::I64];
+const DTYPES: [DType; 12] = [
+    DType::F32,
+    DType::F64,
+    DType::F16,
+    DType::BF16,
+    DType::I8,
+    DType::U8,
+    DType::I16,
+    DType::U16,
+    DType::I32,
+    DType::U32,
+    DType::I64,
+    DType::U64,
+];
 
 /// The sum of inputs on this processor.
 fn sum(dtype: DType, inputs: &[Elements], count: usize) -> Elements {

@@ -60,7 +60,7 @@ macro_rules! integers {
     })+};
 }
 
-integers!(i8 u8 i32 i64);
+integers!(i8 u8 i16 u16 i32 u32 i64 u64);
 
 /// One in eight is special; the others are close enough to each other that sums round.
 macro_rules! floats {
@@ -299,7 +299,11 @@ fn sums_of_all_builds_are_those_of_a_scalar_loop() {
     check_sums::<i8>(&mut random);
     check_sums::<u8>(&mut random);
     check_sums::<i32>(&mut random);
+    check_sums::<i16>(&mut random);
+    check_sums::<u16>(&mut random);
+    check_sums::<u32>(&mut random);
     check_sums::<i64>(&mut random);
+    check_sums::<u64>(&mut random);
 }
 
 /// The root of the mean square error of sums of so many random numbers from `least` to 1.

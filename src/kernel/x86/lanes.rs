@@ -1,13 +1,13 @@
 //! Registers of AVX2 and AVX-512: how each dtype is loaded, added and stored.
 
 use std::arch::x86_64::{
-    __m256, __m256d, __m256i, __m512, __m512d, __m512i, _mm256_add_epi8, _mm256_add_epi32,
-    _mm256_add_epi64, _mm256_add_pd, _mm256_add_ps, _mm256_cvtph_ps, _mm256_loadu_pd,
-    _mm256_loadu_ps, _mm256_loadu_si256, _mm256_storeu_pd, _mm256_storeu_ps, _mm256_storeu_si256,
-    _mm256_stream_pd, _mm256_stream_ps, _mm256_stream_si256, _mm512_add_epi8, _mm512_add_epi32,
-    _mm512_add_epi64, _mm512_add_pd, _mm512_add_ps, _mm512_loadu_pd, _mm512_loadu_ps,
-    _mm512_loadu_si512, _mm512_storeu_pd, _mm512_storeu_ps, _mm512_storeu_si512, _mm512_stream_pd,
-    _mm512_stream_ps, _mm512_stream_si512,
+    __m256, __m256d, __m256i, __m512, __m512d, __m512i, _mm256_add_epi8, _mm256_add_epi16,
+    _mm256_add_epi32, _mm256_add_epi64, _mm256_add_pd, _mm256_add_ps, _mm256_cvtph_ps,
+    _mm256_loadu_pd, _mm256_loadu_ps, _mm256_loadu_si256, _mm256_storeu_pd, _mm256_storeu_ps,
+    _mm256_storeu_si256, _mm256_stream_pd, _mm256_stream_ps, _mm256_stream_si256, _mm512_add_epi8,
+    _mm512_add_epi16, _mm512_add_epi32, _mm512_add_epi64, _mm512_add_pd, _mm512_add_ps,
+    _mm512_loadu_pd, _mm512_loadu_ps, _mm512_loadu_si512, _mm512_storeu_pd, _mm512_storeu_ps,
+    _mm512_storeu_si512, _mm512_stream_pd, _mm512_stream_ps, _mm512_stream_si512,
 };
 use std::marker::PhantomData;
 
@@ -58,12 +58,14 @@ lanes! {
     F32x8: __m256 as f32, 32, _mm256_loadu_ps, _mm256_add_ps, _mm256_storeu_ps, _mm256_stream_ps;
     F64x4: __m256d as f64, 32, _mm256_loadu_pd, _mm256_add_pd, _mm256_storeu_pd, _mm256_stream_pd;
     I8x32: __m256i as __m256i, 32, _mm256_loadu_si256, _mm256_add_epi8, _mm256_storeu_si256, _mm256_stream_si256;
+    I16x16: __m256i as __m256i, 32, _mm256_loadu_si256, _mm256_add_epi16, _mm256_storeu_si256, _mm256_stream_si256;
     I32x8: __m256i as __m256i, 32, _mm256_loadu_si256, _mm256_add_epi32, _mm256_storeu_si256, _mm256_stream_si256;
     I64x4: __m256i as __m256i, 32, _mm256_loadu_si256, _mm256_add_epi64, _mm256_storeu_si256, _mm256_stream_si256;
     F16x8: __m256 as u8, 16, load_f16x8, _mm256_add_ps, store_f16x8, stream_f16x8;
     F32x16: __m512 as f32, 64, _mm512_loadu_ps, _mm512_add_ps, _mm512_storeu_ps, _mm512_stream_ps;
     F64x8: __m512d as f64, 64, _mm512_loadu_pd, _mm512_add_pd, _mm512_storeu_pd, _mm512_stream_pd;
     I8x64: __m512i as __m512i, 64, _mm512_loadu_si512, _mm512_add_epi8, _mm512_storeu_si512, _mm512_stream_si512;
+    I16x32: __m512i as __m512i, 64, _mm512_loadu_si512, _mm512_add_epi16, _mm512_storeu_si512, _mm512_stream_si512;
     I32x16: __m512i as __m512i, 64, _mm512_loadu_si512, _mm512_add_epi32, _mm512_storeu_si512, _mm512_stream_si512;
     I64x8: __m512i as __m512i, 64, _mm512_loadu_si512, _mm512_add_epi64, _mm512_storeu_si512, _mm512_stream_si512;
     F16x32: Pair<__m512> as u8, 64, load_f16x32, add_f32x32, store_f16x32, stream_f16x32;

@@ -7,8 +7,8 @@ mod lanes;
 use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch, _mm_sfence, _mm256_loadu_ps, _mm256_storeu_ps};
 
 use lanes::{
-    Bf16x32, F16x8, F16x32, F32x8, F32x16, F64x4, F64x8, I8x32, I8x64, I32x8, I32x16, I64x4, I64x8,
-    Mixed,
+    Bf16x32, F16x8, F16x32, F32x8, F32x16, F64x4, F64x8, I8x32, I8x64, I16x16, I16x32, I32x8,
+    I32x16, I64x4, I64x8, Mixed,
 };
 
 use half::{load_f16x8, store_f16x8};
@@ -33,7 +33,7 @@ struct Avx2;
 struct Avx512;
 
 macro_rules! x86_build {
-    ($name:ident as $entries:ident: $f32:ty, $line:ty, $f64:ty, $f16:ty, $bf16:ty, $i8:ty, $i32:ty, $i64:ty) => {
+    ($name:ident as $entries:ident: $f32:ty, $line:ty, $f64:ty, $f16:ty, $bf16:ty, $i8:ty, $i16:ty, $i32:ty, $i64:ty) => {
         impl Build for $name {
             type F32 = Mixed<Two<$f32>, $f32, f32>;
             type F32Line = Mixed<$line, $f32, f32>;
@@ -41,6 +41,7 @@ macro_rules! x86_build {
             type F16 = Mixed<$f16, $f16, F16>;
             type Bf16 = Mixed<$bf16, $bf16, Bf16>;
             type I8 = Mixed<Two<$i8>, $i8, i8, 16>;
+            type I16 = Mixed<$i16, $i16, i16, 8>;
             type I32 = Mixed<$i32, $i32, i32>;
             type I64 = Mixed<$i64, $i64, i64>;
 
@@ -67,8 +68,8 @@ macro_rules! x86_build {
     };
 }
 
-x86_build!(Avx2 as avx2: F32x8, Two<F32x8>, F64x4, F16x8, Portable<Bf16, 16>, I8x32, I32x8, I64x4);
-x86_build!(Avx512 as avx512: F32x16, F32x16, F64x8, F16x32, Bf16x32, I8x64, I32x16, I64x8);
+x86_build!(Avx2 as avx2: F32x8, Two<F32x8>, F64x4, F16x8, Portable<Bf16, 16>, I8x32, I16x16, I32x8, I64x4);
+x86_build!(Avx512 as avx512: F32x16, F32x16, F64x8, F16x32, Bf16x32, I8x64, I16x32, I32x16, I64x8);
 
 /// Eight elements at a time with F16C, which rounds and quiets NaNs like [`half::Portable`].
 struct F16c;

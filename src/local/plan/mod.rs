@@ -306,6 +306,7 @@ impl Plan {
                 self.values.push(lent);
                 value_at += 1;
             }
+            refuse_sum(scene, &slot, self.values.len() - first_value)?;
             let first_out = self.outs.len();
             while let Some(&(_, i)) = self.out_order.get(out_at).filter(|it| it.0 == order) {
                 let lent = outs.lend(i, scene, &slot, TensorUse::Out)?;
@@ -418,6 +419,25 @@ fn sort(
         order.sort_unstable();
     }
     Ok(())
+}
+
+/// Refuses several values of a key whose dtype is opaque: the only value replaces the stored one.
+fn refuse_sum(scene: &CallContext<'_>, slot: &Slot, values: usize) -> Result<()> {
+    if values < 2 || !slot.dtype.is_opaque() {
+        return Ok(());
+    }
+    Err(refuse_adding(
+        scene.call,
+        scene.names,
+        slot,
+        &format!("and the call has {values} of it; push one, which replaces the stored value"),
+    ))
+}
+
+/// The error of a call that would add values of an opaque dtype up.
+pub(crate) fn refuse_adding(call: &str, names: &KeyNames, slot: &Slot, why: &str) -> Error {
+    let (key, dtype) = (names.label(slot.key), slot.dtype.name());
+    fail!(Unsupported, "{call}: {key} is {}: values of {dtype} are not added, {why}", slot.text())
 }
 
 /// Refuses a tensor that does not have the shape or fit its key, and an out that would overwrite

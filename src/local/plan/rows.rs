@@ -5,7 +5,10 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::{CallContext, KeyGroup, Pairs, Plan, PlannedOut, TensorUse, check, sort};
+use super::{
+    CallContext, KeyGroup, Pairs, Plan, PlannedOut, TensorUse, check, refuse_adding, refuse_sum,
+    sort,
+};
 use crate::error::{Error, ErrorKind, Result, fail};
 use crate::key::KeyNames;
 use crate::local::table::Slot;
@@ -115,6 +118,8 @@ impl Plan {
                 for &(_, index) in same {
                     self.add_rows(scene, &slot, pairs, index, part)?;
                 }
+                refuse_sum(scene, &slot, self.values.len() - first_value)?;
+                self.refuse_repeated(scene, &slot, first_value..self.values.len())?;
                 let (values, outs) = (first_value..self.values.len(), first_out..self.outs.len());
                 self.groups.push(KeyGroup { slot, values, outs });
                 Ok(())
@@ -124,6 +129,28 @@ impl Plan {
         drop(held);
         result?;
         self.check_overlaps(scene)
+    }
+
+    /// Refuses a row that a value of an opaque dtype has twice.
+    fn refuse_repeated(
+        &self,
+        scene: &CallContext<'_>,
+        slot: &Slot,
+        values: Range<usize>,
+    ) -> Result<()> {
+        if !slot.dtype.is_opaque() {
+            return Ok(());
+        }
+        for index in values {
+            let mut ids = self.rows.ids[self.rows.lists[index].ids.clone()].to_vec();
+            ids.sort_unstable();
+            if let Some(twice) = ids.windows(2).find(|pair| pair[0] == pair[1]) {
+                let row = twice[0];
+                let why = format!("and row {row} is twice in the call; push each row once");
+                return Err(refuse_adding(scene.call, scene.names, slot, &why));
+            }
+        }
+        Ok(())
     }
 
     fn add_rows(

@@ -424,7 +424,9 @@ fn every_kernel_has_a_file_and_there_are_no_other_files() {
     let pairs = floats.into_iter().flat_map(|from| floats.map(|to| (from, to)));
     kernels.extend(pairs.filter(|it| it.0 != it.1).map(|it| format!("copy_{}_{}", it.0, it.1)));
     kernels.extend([8, 16, 32, 64].map(|bits| format!("copy_{bits}")));
-    kernels.extend(floats.into_iter().chain(["i8", "i32", "i64"]).map(|it| format!("assign_{it}")));
+    kernels.extend(
+        floats.into_iter().chain(["i8", "i16", "i32", "i64"]).map(|it| format!("assign_{it}")),
+    );
     kernels.insert("norm_f64".into());
     assert_eq!(files, kernels.iter().map(|name| format!("{name}.ptx")).collect());
 }

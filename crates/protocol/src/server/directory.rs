@@ -489,13 +489,20 @@ pub(super) fn unknown() -> Failure {
 /// `float32[3,4]`
 fn describe(spec: &KeySpec) -> String {
     let bits = spec.dtype >> 8 & 0xff;
-    let kind = match spec.dtype & 0xff {
-        0 => "int",
-        1 => "uint",
-        2 => "float",
-        4 => "bfloat",
-        _ => "dtype",
+    let dtype = match spec.dtype & 0xff {
+        0 => format!("int{bits}"),
+        1 => format!("uint{bits}"),
+        2 => format!("float{bits}"),
+        4 => format!("bfloat{bits}"),
+        5 => format!("complex{bits}"),
+        6 => "bool".to_owned(),
+        10 => "float8_e4m3fn".to_owned(),
+        11 => "float8_e4m3fnuz".to_owned(),
+        12 => "float8_e5m2".to_owned(),
+        13 => "float8_e5m2fnuz".to_owned(),
+        14 => "float8_e8m0fnu".to_owned(),
+        _ => format!("dtype{bits}"),
     };
     let extents: Vec<_> = spec.shape.iter().map(ToString::to_string).collect();
-    format!("{kind}{bits}[{}]", extents.join(","))
+    format!("{dtype}[{}]", extents.join(","))
 }

@@ -5,7 +5,7 @@ use smallvec::SmallVec;
 use super::staging::Staging;
 use super::{DeviceCall, EMPTY, outs_of};
 use crate::device::{CallQueue, Mark, Spares, Wait, piece_bytes};
-use crate::device::{DevicePasses, KernelName, KeyArrays, NormLayout, Stage, WantedSpans};
+use crate::device::{DevicePasses, KeyArrays, NormLayout, Stage, WantedSpans};
 use crate::error::{Error, Result};
 use crate::local::apply::{Applier, KeyPush, with_default_floats};
 use crate::local::counters::CallTally;
@@ -193,7 +193,7 @@ impl Applier {
         if values.is_empty() {
             memory.marks.order_reader(stream)?;
             if !plain.is_empty() {
-                staging.jobs.sum(KernelName::sum(dtype), slot.count, &[stored], &plain)?;
+                staging.jobs.sum(dtype, slot.count, &[stored], &plain)?;
             }
         } else {
             memory.marks.order_writer(stream)?;
@@ -203,7 +203,7 @@ impl Applier {
                 self.add_rule(push, optimizer, value, staging, (&inputs, &plain))?;
             } else {
                 let targets = std::iter::once(stored).chain(plain).collect::<Addresses>();
-                staging.jobs.sum(KernelName::sum(dtype), slot.count, &inputs, &targets)?;
+                staging.jobs.sum(dtype, slot.count, &inputs, &targets)?;
             }
         }
         for out in seen() {
@@ -245,9 +245,9 @@ impl Applier {
             memory.marks.note_writer(&Mark::record(staging.queue.device, &stream)?);
         }
         if let (true, Some(master)) = (growth.master, memory.master()) {
-            let kernel = KernelName::copy(slot.dtype, DType::F32);
+            let dtypes = (slot.dtype, DType::F32);
             let stored = (memory.value(), None);
-            staging.jobs.copy(Stage::Gather, kernel, &slot.shape, stored, (master, None))?;
+            staging.jobs.copy(Stage::Gather, dtypes, &slot.shape, stored, (master, None))?;
         }
         let norms = match arrays.rows {
             Some(rows) => Some(NormLayout::of_rows(rows, count / rows)),

@@ -4,7 +4,7 @@
 use smallvec::SmallVec;
 
 use super::spans::CallSpans;
-use crate::device::{CallQueue, JobList, KernelName, Mark, Stage, Stream};
+use crate::device::{CallQueue, JobList, Mark, Stage, Stream};
 use crate::error::Result;
 use crate::local::table::Slot;
 use crate::tensor::Lent;
@@ -46,9 +46,9 @@ impl<'a> PeerStaging<'a> {
         if !value.is_plain(slot.dtype) {
             let _scope = self.queue.device.enter()?;
             other = self.memory.take(self.queue, bytes)?;
-            let kernel = KernelName::copy(value.dtype(), slot.dtype);
+            let dtypes = (value.dtype(), slot.dtype);
             let from = (address, value.strides());
-            self.before.copy(Stage::Gather, kernel, &slot.shape, from, (other, None))?;
+            self.before.copy(Stage::Gather, dtypes, &slot.shape, from, (other, None))?;
         }
         self.received.push(PeerCopy { own, other, bytes });
         Ok(())
@@ -61,9 +61,9 @@ impl<'a> PeerStaging<'a> {
         if !out.is_plain(slot.dtype) {
             let _scope = self.queue.device.enter()?;
             other = self.memory.take(self.queue, bytes)?;
-            let kernel = KernelName::copy(slot.dtype, out.dtype());
+            let dtypes = (slot.dtype, out.dtype());
             let to = (address, out.strides());
-            self.after.copy(Stage::Scatter, kernel, &slot.shape, (other, None), to)?;
+            self.after.copy(Stage::Scatter, dtypes, &slot.shape, (other, None), to)?;
         }
         self.sent.push(PeerCopy { own, other, bytes });
         Ok(())

@@ -6,7 +6,7 @@ use super::peers::PeerStaging;
 use super::spans::CallSpans;
 use super::too_late;
 use crate::device::{
-    CallQueue, DirectCopies, Downloads, JobList, KernelName, Mark, Room, Spares, Stage, Uploads,
+    CallQueue, DirectCopies, Downloads, JobList, Mark, Room, Spares, Stage, Uploads,
 };
 use crate::device::{Wait, piece_bytes};
 use crate::error::{Result, fail};
@@ -299,9 +299,9 @@ impl<'a> Staging<'a> {
             return Ok(address);
         }
         let to = self.span(bytes)?;
-        let kernel = KernelName::copy(value.dtype(), slot.dtype);
+        let dtypes = (value.dtype(), slot.dtype);
         let from = (address, value.strides());
-        self.jobs.copy(Stage::Gather, kernel, &slot.shape, from, (to, None))?;
+        self.jobs.copy(Stage::Gather, dtypes, &slot.shape, from, (to, None))?;
         Ok(to)
     }
 
@@ -313,15 +313,15 @@ impl<'a> Staging<'a> {
             return Ok(only);
         }
         let sum = self.span(slot.bytes())?;
-        self.jobs.sum(KernelName::sum(slot.dtype), slot.count, &inputs, &[sum])?;
+        self.jobs.sum(slot.dtype, slot.count, &inputs, &[sum])?;
         Ok(sum)
     }
 
     /// Copies a plain array of a key to an out of other strides or another float type.
     pub(super) fn scatter(&mut self, slot: &Slot, from: u64, out: &Lent) -> Result<()> {
-        let kernel = KernelName::copy(slot.dtype, out.dtype());
+        let dtypes = (slot.dtype, out.dtype());
         let to = (out.data().addr() as u64, out.strides());
-        self.jobs.copy(Stage::Scatter, kernel, &slot.shape, (from, None), to)
+        self.jobs.copy(Stage::Scatter, dtypes, &slot.shape, (from, None), to)
     }
 
     /// Whether there is nothing to queue.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::staging::Staging;
 use super::{DeviceCall, EMPTY, outs_of};
-use crate::device::{CallQueue, KernelName, Mark, Span, takes_waits};
+use crate::device::{CallQueue, Mark, Span, takes_waits};
 use crate::error::{Error, Result};
 use crate::local::apply::{Applier, KeyPush};
 use crate::local::counters::CallTally;
@@ -108,7 +108,7 @@ impl Applier {
         let mut target = value;
         if takes_waits(bytes) {
             target = back.span(bytes)?;
-            back.jobs.sum(KernelName::sum(slot.dtype), slot.count, &[target], &[value])?;
+            back.jobs.sum(slot.dtype, slot.count, &[target], &[value])?;
         }
         back.reserve(bytes)?;
         back.prepare()?;
@@ -131,19 +131,18 @@ impl Applier {
         let stored = memory.value();
         let merged = Span::allocate(device, bytes, stream)?;
         let undo = self.undo.then(|| Span::allocate(device, bytes, stream)).transpose()?;
-        let sum = KernelName::sum(slot.dtype);
         let mut staging = self.staging(work);
         staging.reserve(Staging::bytes_here(slot, values))?;
         let inputs = values.iter().map(|it| staging.value(slot, it));
         let inputs = inputs.collect::<Result<Vec<_>>>()?;
-        staging.jobs.sum(sum, slot.count, &inputs, &[merged.address()])?;
+        staging.jobs.sum(slot.dtype, slot.count, &inputs, &[merged.address()])?;
         if let Some(undo) = &undo {
-            staging.jobs.sum(sum, slot.count, &[stored], &[undo.address()])?;
+            staging.jobs.sum(slot.dtype, slot.count, &[stored], &[undo.address()])?;
         }
         staging.prepare()?;
         let mut back = self.staging(work);
         if let Some(undo) = &undo {
-            back.jobs.sum(sum, slot.count, &[undo.address()], &[stored])?;
+            back.jobs.sum(slot.dtype, slot.count, &[undo.address()], &[stored])?;
             back.prepare()?;
         }
         memory.marks.note_writer(&staging.queue()?);
