@@ -143,9 +143,10 @@ fn seconds(text: &str) -> Result<f64, String> {
 }
 
 fn dtype(text: &str) -> Result<DType, String> {
-    let named = DType::ALL.iter().find(|dtype| dtype.name() == text);
+    let summed = || DType::ALL.iter().filter(|dtype| !dtype.is_opaque());
+    let named = summed().find(|dtype| dtype.name() == text);
     named.copied().ok_or_else(|| {
-        let names: Vec<&str> = DType::ALL.iter().map(|dtype| dtype.name()).collect();
+        let names: Vec<&str> = summed().map(|dtype| dtype.name()).collect();
         format!("must be one of {}", names.join(", "))
     })
 }

@@ -33,8 +33,11 @@ struct TensorDifference {
     of: u64,
     /// Index of the first one, in row-major order.
     first: Option<u64>,
-    /// Largest distance in units of the last place; of integers the difference. None if one is a NaN.
+    /// Largest distance in units of the last place; of integers the difference. None if one is a NaN,
+    /// and for opaque dtypes.
     distance: Option<u64>,
+    #[serde(skip)]
+    is_opaque: bool,
 }
 
 pub(super) fn compare(a: &Path, b: &Path, json: bool) -> anyhow::Result<(String, bool)> {
@@ -102,6 +105,7 @@ fn differ(
         of,
         first: None,
         distance: Some(0),
+        is_opaque: a.dtype.is_opaque(),
     };
     let form = |it: &InspectedTensor| format!("{}{:?}", it.dtype.name(), it.shape);
     if form(a) != form(b) {
@@ -141,8 +145,12 @@ impl TensorDifference {
     }
 }
 
-/// The distance of two elements in units of the last place; None if one is a NaN.
+/// The distance of two elements in units of the last place; None if one is a NaN, and for opaque
+/// dtypes.
 fn distance(dtype: DType, a: &[u8], b: &[u8]) -> Option<u64> {
+    if dtype.is_opaque() {
+        return None;
+    }
     let place = |bytes: &[u8]| -> Option<i128> {
         let mut wide = [0; 8];
         wide[..bytes.len()].copy_from_slice(bytes);
@@ -154,7 +162,7 @@ fn distance(dtype: DType, a: &[u8], b: &[u8]) -> Option<u64> {
             DType::F64 => 52,
             DType::F16 => 10,
             DType::BF16 => 7,
-            DType::U8 => return Some(bits.into()),
+            DType::U8 | DType::U16 | DType::U32 | DType::U64 => return Some(bits.into()),
             _ => {
                 let is_negative = bits & sign != 0;
                 return Some(i128::from(bits) - if is_negative { 1_i128 << width } else { 0 });
@@ -186,17 +194,20 @@ fn report(found: &Differences) -> String {
         }
     }
     for tensor in &found.differ {
-        let TensorDifference { name, form, elements, of, first, distance } = tensor;
+        let TensorDifference { name, form, elements, of, first, distance, is_opaque } = tensor;
         if let Some(form) = form {
             let _ = writeln!(out, "{name:?}: {form}");
             continue;
         }
-        let far =
-            distance.map_or("one of them a NaN".into(), |it| format!("at most {it} ulp apart"));
+        let far = match distance {
+            Some(far) => format!(", at most {far} ulp apart"),
+            None if *is_opaque => String::new(),
+            None => ", one of them a NaN".to_owned(),
+        };
         let first = first.unwrap_or(0);
         let _ = writeln!(
             out,
-            "{name:?}: {elements} of {of} elements differ, the first is {first}, {far}"
+            "{name:?}: {elements} of {of} elements differ, the first is {first}{far}"
         );
     }
     if out.is_empty() {
@@ -223,5 +234,9 @@ mod tests {
         assert_eq!(integers(i64::MIN, i64::MAX), Some(u64::MAX));
         assert_eq!(distance(DType::U8, &[250], &[3]), Some(247));
         assert_eq!(distance(DType::I8, &[0xff], &[1]), Some(2));
+        assert_eq!(distance(DType::I16, &[0xff, 0xff], &[1, 0]), Some(2));
+        assert_eq!(distance(DType::U16, &[0xff, 0xff], &[1, 0]), Some(0xfffe));
+        assert_eq!(distance(DType::U64, &[0; 8], &[0xff; 8]), Some(u64::MAX));
+        assert_eq!(distance(DType::C128, &[0; 16], &[0xff; 16]), None);
     }
 }
