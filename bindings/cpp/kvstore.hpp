@@ -13,6 +13,7 @@
 
 #include <array>
 #include <chrono>
+#include <complex>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
@@ -114,6 +115,23 @@ struct bfloat16 {
     std::uint16_t bits;
 };
 
+/// Floats of 8 bits, to be stored and moved; the library does not add them.
+struct float8_e4m3fn {
+    std::uint8_t bits;
+};
+struct float8_e4m3fnuz {
+    std::uint8_t bits;
+};
+struct float8_e5m2 {
+    std::uint8_t bits;
+};
+struct float8_e5m2fnuz {
+    std::uint8_t bits;
+};
+struct float8_e8m0fnu {
+    std::uint8_t bits;
+};
+
 /// The dtype of an element type. Specialise it for a type of yours with the same representation.
 template <class Element>
 struct dtype_of;
@@ -124,8 +142,21 @@ template <> struct dtype_of<float16> : std::integral_constant<kv_dtype, KV_F16> 
 template <> struct dtype_of<bfloat16> : std::integral_constant<kv_dtype, KV_BF16> {};
 template <> struct dtype_of<std::int8_t> : std::integral_constant<kv_dtype, KV_I8> {};
 template <> struct dtype_of<std::uint8_t> : std::integral_constant<kv_dtype, KV_U8> {};
+template <> struct dtype_of<std::int16_t> : std::integral_constant<kv_dtype, KV_I16> {};
+template <> struct dtype_of<std::uint16_t> : std::integral_constant<kv_dtype, KV_U16> {};
 template <> struct dtype_of<std::int32_t> : std::integral_constant<kv_dtype, KV_I32> {};
+template <> struct dtype_of<std::uint32_t> : std::integral_constant<kv_dtype, KV_U32> {};
 template <> struct dtype_of<std::int64_t> : std::integral_constant<kv_dtype, KV_I64> {};
+template <> struct dtype_of<std::uint64_t> : std::integral_constant<kv_dtype, KV_U64> {};
+template <> struct dtype_of<bool> : std::integral_constant<kv_dtype, KV_BOOL> {};
+template <> struct dtype_of<std::complex<float>> : std::integral_constant<kv_dtype, KV_C64> {};
+template <> struct dtype_of<std::complex<double>> : std::integral_constant<kv_dtype, KV_C128> {};
+template <> struct dtype_of<float8_e4m3fn> : std::integral_constant<kv_dtype, KV_F8_E4M3FN> {};
+template <> struct dtype_of<float8_e4m3fnuz> : std::integral_constant<kv_dtype, KV_F8_E4M3FNUZ> {};
+template <> struct dtype_of<float8_e5m2> : std::integral_constant<kv_dtype, KV_F8_E5M2> {};
+template <> struct dtype_of<float8_e5m2fnuz> : std::integral_constant<kv_dtype, KV_F8_E5M2FNUZ> {};
+template <> struct dtype_of<float8_e8m0fnu> : std::integral_constant<kv_dtype, KV_F8_E8M0FNU> {};
+static_assert(sizeof(bool) == 1, "an element of KV_BOOL is a byte");
 #ifdef __STDCPP_FLOAT16_T__
 template <> struct dtype_of<std::float16_t> : std::integral_constant<kv_dtype, KV_F16> {};
 #endif

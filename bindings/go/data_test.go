@@ -22,7 +22,11 @@ func floats(random *rand.Rand) float64 {
 	return (random.Float64() - 0.5) * math.Ldexp(1, random.Intn(20)-10)
 }
 
-func own[T int8 | uint8 | int32 | int64 | float32 | float64](number func(*rand.Rand) T) arithmetic[T, T] {
+type number interface {
+	int8 | uint8 | int16 | uint16 | int32 | uint32 | int64 | uint64 | float32 | float64
+}
+
+func own[T number](number func(*rand.Rand) T) arithmetic[T, T] {
 	same := func(x T) T { return x }
 	return arithmetic[T, T]{number, same, func(a, b T) T { return a + b }, same}
 }
@@ -31,6 +35,10 @@ func TestSumsEqualPlainLoops(t *testing.T) {
 	bothWays(t, func(t *testing.T, ctx context.Context) {
 		sums(t, ctx, own(func(r *rand.Rand) int8 { return int8(r.Int()) }))
 		sums(t, ctx, own(func(r *rand.Rand) uint8 { return uint8(r.Int()) }))
+		sums(t, ctx, own(func(r *rand.Rand) int16 { return int16(r.Uint64()) }))
+		sums(t, ctx, own(func(r *rand.Rand) uint16 { return uint16(r.Uint64()) }))
+		sums(t, ctx, own(func(r *rand.Rand) uint32 { return uint32(r.Uint64()) }))
+		sums(t, ctx, own(func(r *rand.Rand) uint64 { return r.Uint64() }))
 		sums(t, ctx, own(func(r *rand.Rand) int32 { return int32(r.Uint64()) }))
 		sums(t, ctx, own(func(r *rand.Rand) int64 { return int64(r.Uint64()) }))
 		sums(t, ctx, own(func(r *rand.Rand) float32 { return float32(floats(r)) }))

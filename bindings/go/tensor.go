@@ -15,31 +15,80 @@ type DType uint32
 // The element types.
 const (
 	I8   DType = C.KV_I8
+	I16  DType = C.KV_I16
 	I32  DType = C.KV_I32
 	I64  DType = C.KV_I64
 	U8   DType = C.KV_U8
+	U16  DType = C.KV_U16
+	U32  DType = C.KV_U32
+	U64  DType = C.KV_U64
 	F16  DType = C.KV_F16
 	F32  DType = C.KV_F32
 	F64  DType = C.KV_F64
 	BF16 DType = C.KV_BF16
+
+	// Opaque: stored and copied, never added.
+	Bool       DType = C.KV_BOOL
+	C64        DType = C.KV_C64
+	C128       DType = C.KV_C128
+	F8E4M3FN   DType = C.KV_F8_E4M3FN
+	F8E4M3FNUZ DType = C.KV_F8_E4M3FNUZ
+	F8E5M2     DType = C.KV_F8_E5M2
+	F8E5M2FNUZ DType = C.KV_F8_E5M2FNUZ
+	F8E8M0FNU  DType = C.KV_F8_E8M0FNU
 )
 
 // Element lists the Go types of the elements.
 type Element interface {
-	int8 | int32 | int64 | uint8 | Float16 | BFloat16 | float32 | float64
+	int8 | int16 | int32 | int64 | uint8 | uint16 | uint32 | uint64 |
+		Float16 | BFloat16 | float32 | float64 | bool | complex64 | complex128 |
+		Float8E4M3FN | Float8E4M3FNUZ | Float8E5M2 | Float8E5M2FNUZ | Float8E8M0FNU
 }
+
+// Floats of 8 bits, which store only. Their names say how many bits exponent and mantissa have.
+type (
+	Float8E4M3FN   uint8 // no infinities
+	Float8E4M3FNUZ uint8 // no infinities, one zero, another bias
+	Float8E5M2     uint8
+	Float8E5M2FNUZ uint8 // no infinities, one zero, another bias
+	Float8E8M0FNU  uint8 // a power of two, a scale
+)
 
 // DTypeOf returns the dtype of a Go type.
 func DTypeOf[T Element]() DType {
 	switch any(*new(T)).(type) {
 	case int8:
 		return I8
+	case int16:
+		return I16
 	case int32:
 		return I32
 	case int64:
 		return I64
 	case uint8:
 		return U8
+	case uint16:
+		return U16
+	case uint32:
+		return U32
+	case uint64:
+		return U64
+	case bool:
+		return Bool
+	case complex64:
+		return C64
+	case complex128:
+		return C128
+	case Float8E4M3FN:
+		return F8E4M3FN
+	case Float8E4M3FNUZ:
+		return F8E4M3FNUZ
+	case Float8E5M2:
+		return F8E5M2
+	case Float8E5M2FNUZ:
+		return F8E5M2FNUZ
+	case Float8E8M0FNU:
+		return F8E8M0FNU
 	case Float16:
 		return F16
 	case BFloat16:
@@ -51,28 +100,21 @@ func DTypeOf[T Element]() DType {
 	}
 }
 
+var dtypeNames = map[DType]string{
+	I8: "int8", I16: "int16", I32: "int32", I64: "int64",
+	U8: "uint8", U16: "uint16", U32: "uint32", U64: "uint64",
+	F16: "float16", F32: "float32", F64: "float64", BF16: "bfloat16",
+	Bool: "bool", C64: "complex64", C128: "complex128",
+	F8E4M3FN: "float8_e4m3fn", F8E4M3FNUZ: "float8_e4m3fnuz",
+	F8E5M2: "float8_e5m2", F8E5M2FNUZ: "float8_e5m2fnuz", F8E8M0FNU: "float8_e8m0fnu",
+}
+
 // String returns the name of the type, such as float32.
 func (d DType) String() string {
-	switch d {
-	case I8:
-		return "int8"
-	case I32:
-		return "int32"
-	case I64:
-		return "int64"
-	case U8:
-		return "uint8"
-	case F16:
-		return "float16"
-	case F32:
-		return "float32"
-	case F64:
-		return "float64"
-	case BF16:
-		return "bfloat16"
-	default:
-		return fmt.Sprintf("DType(%#x)", uint32(d))
+	if name, ok := dtypeNames[d]; ok {
+		return name
 	}
+	return fmt.Sprintf("DType(%#x)", uint32(d))
 }
 
 // size returns the bytes of one element.

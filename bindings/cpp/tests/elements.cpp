@@ -1,7 +1,9 @@
 // Every element type: sums, updaters and conversions against scalar loops.
 #include "check.hpp"
 
+#include <array>
 #include <cmath>
+#include <complex>
 #include <cstdint>
 #include <limits>
 #include <random>
@@ -74,6 +76,10 @@ struct wrapping {
 };
 template <> struct arithmetic<std::int8_t> : wrapping<std::int8_t> {};
 template <> struct arithmetic<std::uint8_t> : wrapping<std::uint8_t> {};
+template <> struct arithmetic<std::int16_t> : wrapping<std::int16_t> {};
+template <> struct arithmetic<std::uint16_t> : wrapping<std::uint16_t> {};
+template <> struct arithmetic<std::uint32_t> : wrapping<std::uint32_t> {};
+template <> struct arithmetic<std::uint64_t> : wrapping<std::uint64_t> {};
 template <> struct arithmetic<std::int32_t> : wrapping<std::int32_t> {};
 template <> struct arithmetic<std::int64_t> : wrapping<std::int64_t> {};
 
@@ -242,6 +248,32 @@ void strided_views_are_read_and_written() {
     CHECK_THROWS(store.pull(0, kv::view(row.data(), {4, 3}, {0, 1})), KV_ERR_OVERLAP, "key 0");
 }
 
+// What is pushed comes back, byte for byte; what would be added is refused, and names the dtype.
+template <class Element>
+void opaque_values_are_replaced(const char* name) {
+    std::array<Element, count> first{}, second{}, out{};
+    int next = 0;
+    for (auto* elements : {&first, &second}) {
+        auto* bytes = reinterpret_cast<unsigned char*>(elements->data());
+        for (std::size_t i = 0; i < sizeof *elements; i++) {
+            // A bool is 0 or 1.
+            bytes[i] = static_cast<unsigned char>(std::is_same_v<Element, bool> ? next % 2 : next);
+            next += 7;
+        }
+    }
+    const auto has = [&out](const std::array<Element, count>& wanted) {
+        return std::memcmp(out.data(), wanted.data(), sizeof wanted) == 0;
+    };
+    const kv::Tensor pushed = kv::view(second.data(), {count});
+    kv::Store store("local");
+    store.init(1, kv::view(first.data(), {count}));
+    store.push(1, pushed);
+    store.pull(1, kv::view(out.data(), {count}));
+    CHECK(has(second));
+    CHECK_THROWS(store.push(1, {pushed, pushed}), KV_ERR_UNSUPPORTED, name);
+    CHECK(store.key_info(1).dtype == kv::dtype_of<Element>::value);
+}
+
 void small_shapes_work() {
     double number = 2.5;
     std::vector<float> none;
@@ -271,8 +303,20 @@ int main() {
         every_face_of<kv::bfloat16>("bfloat16");
         every_face_of<std::int8_t>("int8");
         every_face_of<std::uint8_t>("uint8");
+        every_face_of<std::int16_t>("int16");
+        every_face_of<std::uint16_t>("uint16");
         every_face_of<std::int32_t>("int32");
+        every_face_of<std::uint32_t>("uint32");
         every_face_of<std::int64_t>("int64");
+        every_face_of<std::uint64_t>("uint64");
+        opaque_values_are_replaced<bool>("bool");
+        opaque_values_are_replaced<std::complex<float>>("complex64");
+        opaque_values_are_replaced<std::complex<double>>("complex128");
+        opaque_values_are_replaced<kv::float8_e4m3fn>("float8_e4m3fn");
+        opaque_values_are_replaced<kv::float8_e4m3fnuz>("float8_e4m3fnuz");
+        opaque_values_are_replaced<kv::float8_e5m2>("float8_e5m2");
+        opaque_values_are_replaced<kv::float8_e5m2fnuz>("float8_e5m2fnuz");
+        opaque_values_are_replaced<kv::float8_e8m0fnu>("float8_e8m0fnu");
         floats_are_converted_in_one_rounding();
         strided_views_are_read_and_written();
         small_shapes_work();

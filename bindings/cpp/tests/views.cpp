@@ -15,6 +15,10 @@ static_assert(kv::dtype_of<std::int8_t>::value == KV_I8);
 static_assert(kv::dtype_of<std::uint8_t>::value == KV_U8);
 static_assert(kv::dtype_of<std::int32_t>::value == KV_I32);
 static_assert(kv::dtype_of<std::int64_t>::value == KV_I64);
+static_assert(kv::dtype_of<std::int16_t>::value == KV_I16);
+static_assert(kv::dtype_of<std::uint16_t>::value == KV_U16);
+static_assert(kv::dtype_of<std::uint32_t>::value == KV_U32);
+static_assert(kv::dtype_of<std::uint64_t>::value == KV_U64);
 static_assert(sizeof(kv::float16) == 2 && sizeof(kv::bfloat16) == 2);
 
 // Read-only memory never becomes an out; memory that may be written becomes a value.
@@ -32,6 +36,7 @@ constexpr bool viewable<Container, std::void_t<decltype(kv::view(std::declval<Co
 static_assert(viewable<std::vector<float>&>);
 static_assert(viewable<const std::vector<float>&>);
 static_assert(!viewable<std::vector<float>>, "a temporary would dangle");
+static_assert(!viewable<std::vector<bool>&>, "it has bits, and no array of bool");
 
 struct Half {  // somebody else's type
     std::uint16_t bits;
