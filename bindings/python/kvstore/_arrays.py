@@ -11,7 +11,7 @@ import sys
 from ctypes import addressof, c_int64
 from typing import TYPE_CHECKING, Any, Callable, Optional
 
-from ._dtypes import dtype_of, number_of
+from ._dtypes import dtype_of, is_extension, number_of
 from ._errors import InvalidArgumentError, KVStoreError, error_for
 
 if TYPE_CHECKING:
@@ -262,8 +262,8 @@ def view(tensor: Tensor, writable: bool) -> np.ndarray[Any, Any]:
         array = np.empty(shape, dtype)
         array.flags.writeable = writable
         return array
-    # numpy's own name of bfloat16 is that of two untyped bytes.
-    type_name = "<u2" if dtype.kind == "V" else dtype.str
+    # numpy's own names of the dtypes of ml_dtypes are those of untyped bytes.
+    type_name = f"<u{dtype.itemsize}" if is_extension(tensor.dtype) else dtype.str
     data = (tensor.data + tensor.byte_offset, not writable)
     memory = _Memory(data=data, shape=shape, typestr=type_name)
     return np.asarray(memory).view(dtype)

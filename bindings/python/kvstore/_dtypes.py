@@ -14,16 +14,32 @@ def _number(code: int, bits: int) -> int:
     return code | bits << 8 | 1 << 16
 
 
-BFLOAT16 = _number(4, 16)
+# Of the package ml_dtypes; numpy itself has no such types.
+_EXTENSIONS = {
+    _number(4, 16): "bfloat16",
+    _number(10, 8): "float8_e4m3fn",
+    _number(11, 8): "float8_e4m3fnuz",
+    _number(12, 8): "float8_e5m2",
+    _number(13, 8): "float8_e5m2fnuz",
+    _number(14, 8): "float8_e8m0fnu",
+}
+_NUMBERS_OF_EXTENSIONS = {name: number for number, name in _EXTENSIONS.items()}
 _NAMES = {
     _number(0, 8): "int8",
+    _number(0, 16): "int16",
     _number(0, 32): "int32",
     _number(0, 64): "int64",
     _number(1, 8): "uint8",
+    _number(1, 16): "uint16",
+    _number(1, 32): "uint32",
+    _number(1, 64): "uint64",
     _number(2, 16): "float16",
     _number(2, 32): "float32",
     _number(2, 64): "float64",
-    BFLOAT16: "bfloat16",
+    _number(5, 64): "complex64",
+    _number(5, 128): "complex128",
+    _number(6, 8): "bool",
+    **_EXTENSIONS,
 }
 # Dtypes of numpy that have been met.
 _numbers: dict[np.dtype[Any], int] = {}
@@ -38,9 +54,10 @@ def number_of(dtype: np.dtype[Any]) -> int:
 
 
 def _find_number(dtype: np.dtype[Any]) -> int:
-    if dtype.name == "bfloat16":
-        return BFLOAT16
-    if dtype.kind not in _CODES:
+    extension = _NUMBERS_OF_EXTENSIONS.get(dtype.name)
+    if extension is not None:
+        return extension
+    if dtype.kind not in _CODES or dtype.itemsize > 16:
         raise TypeError(f"arrays of dtype {dtype} cannot be stored")
     if not dtype.isnative:
         raise TypeError(f"dtype {dtype.str} has the other byte order: convert it with astype")
@@ -52,22 +69,30 @@ def name_of(number: int) -> str:
     return _NAMES[number]
 
 
-def bfloat16() -> Optional[np.dtype[Any]]:
-    """numpy's bfloat16, which exists if the package ml_dtypes does."""
+def is_extension(number: int) -> bool:
+    """Whether a dtype is one of the package ml_dtypes."""
+    return number in _EXTENSIONS
+
+
+def _extension(name: str) -> Optional[np.dtype[Any]]:
+    """A dtype of ml_dtypes, which exists if the package, of a version that has it, does."""
     try:
         import ml_dtypes
     except ImportError:
         return None
     import numpy as np
 
-    dtype: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
-    return dtype
+    kind = getattr(ml_dtypes, name, None)
+    return None if kind is None else np.dtype(kind)
 
 
 def dtype_of(number: int) -> np.dtype[Any]:
-    """A numpy dtype for a dtype that the library stores; bfloat16 without ml_dtypes is uint16."""
+    """A numpy dtype for a dtype that the library stores.
+
+    One of ml_dtypes is without that package an unsigned integer of its size.
+    """
     import numpy as np
 
-    if number == BFLOAT16:
-        return bfloat16() or np.dtype(np.uint16)
+    if number in _EXTENSIONS:
+        return _extension(_EXTENSIONS[number]) or np.dtype(f"u{(number >> 8 & 0xFF) // 8}")
     return np.dtype(_NAMES[number])

@@ -6,7 +6,7 @@ from ctypes import c_int64
 from typing import TYPE_CHECKING, Any, Optional
 
 from . import _native
-from ._dtypes import BFLOAT16, dtype_of
+from ._dtypes import dtype_of, is_extension, name_of
 from ._errors import InvalidArgumentError
 from ._streams import stream
 
@@ -61,7 +61,7 @@ class DeviceArray:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """The key's dtype; bfloat16 without the package ml_dtypes is uint16."""
+        """The key's dtype; one of ml_dtypes is without that package an unsigned integer."""
         return dtype_of(self._number)
 
     @property
@@ -77,8 +77,9 @@ class DeviceArray:
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
         """Numba's interface, version 3, which names the stream."""
-        if self._number == BFLOAT16:
-            raise AttributeError("__cuda_array_interface__ has no bfloat16: use __dlpack__")
+        if is_extension(self._number):
+            name = name_of(self._number)
+            raise AttributeError(f"__cuda_array_interface__ has no {name}: use __dlpack__")
         return {
             "version": 3,
             "shape": self._shape,

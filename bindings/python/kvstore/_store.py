@@ -461,9 +461,9 @@ class KVStore(_native.Store, Unique):
         """Sets the function `updater(key, input, stored)` that merges a sum into what is stored.
 
         `input` and `stored` are numpy arrays over the library's memory, valid during the call
-        only: copy what you want to keep. `input` is read-only; change `stored` in place. bfloat16
-        keys arrive as that dtype if the package ml_dtypes is installed, else as uint16. `key` is
-        what init() was given. What the function returns is ignored.
+        only: copy what you want to keep. `input` is read-only; change `stored` in place. Keys of
+        bfloat16 and of 8-bit floats arrive as that dtype if the package ml_dtypes is installed, else
+        as unsigned integers. `key` is what init() was given. What the function returns is ignored.
 
         Of a key on a GPU they are copies in host memory, or with the option updater_memory=device
         of create() `DeviceArray`s on the GPU, whose work belongs on their stream.

@@ -8,21 +8,29 @@ try:
     import ml_dtypes
 
     BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+    _FLOAT8 = ("e4m3fn", "e4m3fnuz", "e5m2", "e5m2fnuz", "e8m0fnu")
+    FLOAT8 = [np.dtype(getattr(ml_dtypes, f"float8_{name}")) for name in _FLOAT8]
 except ImportError:
     BFLOAT16 = None
+    FLOAT8 = []
 
-INTEGERS = [np.dtype(name) for name in ("int8", "uint8", "int32", "int64")]
+INTEGERS = [np.dtype(f"{sign}int{bits}") for bits in (8, 16, 32, 64) for sign in ("", "u")]
 FLOATS = [np.dtype(name) for name in ("float16", "float32", "float64")]
+# Those whose values are added, and those whose values are not.
 DTYPES = INTEGERS + FLOATS + ([BFLOAT16] if BFLOAT16 else [])
+OPAQUE = [np.dtype(name) for name in ("bool", "complex64", "complex128")] + FLOAT8
 WAIT_SECONDS = 60
 
 
 def is_float(dtype):
-    return dtype.kind == "f" or dtype == BFLOAT16
+    return dtype in FLOATS or dtype == BFLOAT16
 
 
 def random_array(random, dtype, shape):
-    """Any values of an integer dtype, moderate ones of a float dtype."""
+    """Any values of an integer or an opaque dtype, moderate ones of a float dtype."""
+    if dtype in OPAQUE:
+        size, end = dtype.itemsize * int(np.prod(shape)), 2 if dtype == bool else 256
+        return random.integers(0, end, size, np.uint8).view(dtype).reshape(shape)
     if not is_float(dtype):
         limits = np.iinfo(dtype)
         return random.integers(limits.min, limits.max, shape, dtype, endpoint=True)
@@ -31,7 +39,7 @@ def random_array(random, dtype, shape):
 
 def sum_of(arrays, dtype):
     """The sum of pushed arrays as documented: left to right, narrow floats in float32."""
-    wide = np.dtype(np.float32) if dtype.itemsize == 2 else dtype
+    wide = np.dtype(np.float32) if is_float(dtype) and dtype.itemsize == 2 else dtype
     total = arrays[0].astype(dtype)
     for array in arrays[1:]:
         total = (total.astype(wide) + array.astype(dtype).astype(wide)).astype(wide)

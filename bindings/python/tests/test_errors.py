@@ -157,9 +157,10 @@ def test_shapes(kv):
     assert '"w"' in text
 
 
-@pytest.mark.parametrize("dtype", [bool, np.uint16, np.uint32, np.uint64, np.int16, np.complex64])
+@pytest.mark.parametrize("dtype", [np.longdouble, np.clongdouble, "m8[s]"], ids=str)
 def test_a_refused_dtype_is_called_by_its_name(kv, dtype):
-    with pytest.raises(kvstore.KVStoreError, match=rf"\b{np.dtype(dtype).name}\b"):
+    name = re.escape(np.dtype(dtype).name)
+    with pytest.raises((kvstore.KVStoreError, TypeError), match=rf"\b{name}"):
         kv.init(33, np.zeros(2, dtype))
 
 

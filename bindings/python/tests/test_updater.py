@@ -44,14 +44,15 @@ def test_arrays_have_the_dtype_and_shape_of_the_key(kv, dtype, shape):
     assert same_bits(pulled(kv, "w", values[0]), seen[0])
 
 
-def test_bfloat16_without_ml_dtypes_is_uint16(kv, monkeypatch):
+def test_dtypes_of_ml_dtypes_are_without_it_unsigned_integers(kv, monkeypatch):
     ones = Producer(np.full(2, 0x3F80, np.uint16), dtype=BFLOAT16_NUMBER)
-    kv.init(1, ones)
-    monkeypatch.setattr(kvstore._dtypes, "bfloat16", lambda: None)
+    scales = Producer(np.full(2, 0x7F, np.uint8), dtype=14 | 8 << 8 | 1 << 16)
+    kv.init([1, 2], [ones, scales])
+    monkeypatch.setattr(kvstore._dtypes, "_extension", lambda name: None)
     seen = []
     kv.set_updater(lambda key, merged, stored: seen.append((merged.dtype, merged.tolist())))
-    kv.push(1, ones)
-    assert seen == [(np.uint16, [0x3F80, 0x3F80])]
+    kv.push([1, 2], [ones, scales])
+    assert seen == [(np.uint16, [0x3F80, 0x3F80]), (np.uint8, [0x7F, 0x7F])]
 
 
 def test_keys_arrive_as_given_in_the_documented_order(kv):

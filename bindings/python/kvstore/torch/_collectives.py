@@ -25,16 +25,11 @@ _SUM_ELEMENTS = 1024
 # Rows of each rank in one round of a gather.
 _GATHER_ROWS = 16
 _LENGTH = struct.Struct("<Q")
-_SUMMED = {
-    torch.float32: "float32",
-    torch.float64: "float64",
-    torch.float16: "float16",
-    torch.bfloat16: "bfloat16",
-    torch.int8: "int8",
-    torch.uint8: "uint8",
-    torch.int32: "int32",
-    torch.int64: "int64",
-}
+_NAMES_OF_SUMMED = (
+    "float32 float64 float16 bfloat16 int8 int16 int32 int64 uint8 uint16 uint32 uint64"
+).split()
+# Older versions of PyTorch have one unsigned type.
+_SUMMED = {getattr(torch, name): name for name in _NAMES_OF_SUMMED if hasattr(torch, name)}
 
 
 def _ready(of: Job, name: str, shape: tuple[int, int], dtype: torch.dtype) -> str:

@@ -27,6 +27,8 @@ const REUSED_LISTS: usize = 4;
 /// Types of devices whose memory the host reads, in DLPack's numbers.
 const CPU: i32 = 1;
 const CUDA_HOST: i32 = 3;
+/// DLPack's code of complex numbers.
+const COMPLEX: u8 = 5;
 /// The `stream` of `__dlpack__` with which a producer orders nothing.
 const NO_WAIT: i64 = -1;
 const NULL: *mut ffi::PyObject = std::ptr::null_mut();
@@ -186,6 +188,15 @@ impl Lent {
         })?;
         if role != Role::Value && (described.is_read_only || kind.is_immutable) {
             return Err(read_only(&array)?);
+        }
+        // The table describes the memory of such a tensor, and not its elements.
+        if kind.is_torch()
+            && described.tensor.dtype.code == COMPLEX
+            && array.call_method0(intern!(array.py(), "is_conj"))?.is_truthy()?
+        {
+            let text = "a tensor whose elements are conjugated when they are read: pass \
+                        tensor.resolve_conj()";
+            return Err(invalid(array.py(), text.to_owned()));
         }
         if described.tensor.device_type == CUDA && !matches!(kind.way, Way::Capsule) {
             let device = described.tensor.device_id;

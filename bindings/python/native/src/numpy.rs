@@ -72,7 +72,8 @@ fn dtype(interface: &Interface, array: &Bound<'_, PyAny>) -> PyResult<Dtype> {
         _ if interface.flags & NATIVE_BYTE_ORDER == 0 => None,
         b'i' => Some(0),
         b'u' => Some(1),
-        b'f' => Some(2),
+        // float8_e5m2 of ml_dtypes is one of these too.
+        b'f' if interface.item_size > 1 => Some(2),
         b'c' => Some(5),
         b'b' => Some(6),
         _ => None,
@@ -80,7 +81,7 @@ fn dtype(interface: &Interface, array: &Bound<'_, PyAny>) -> PyResult<Dtype> {
     if let (Some(code), Ok(bits)) = (code, u8::try_from(8 * interface.item_size)) {
         return Ok(Dtype { code, bits, lanes: 1 });
     }
-    // bfloat16, or a refusal.
+    // A dtype of ml_dtypes, or a refusal.
     let py = array.py();
     let dtype = array.getattr(intern!(py, "dtype"))?;
     let number: u32 = rare(intern!(py, "number_of"), (dtype,))?.extract()?;

@@ -8,7 +8,7 @@ import kvstore
 import kvstore.torch as kt
 
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
-INTEGERS = [torch.int8, torch.uint8, torch.int32, torch.int64]
+INTEGERS = [torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64]
 
 
 def of_rank(rank, count, dtype=torch.float32):
