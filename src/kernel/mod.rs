@@ -155,6 +155,7 @@ impl Isa {
                 return;
             }
             if matches!(pass.order, SumOrder::Tree)
+                && pass.dtype.is_float()
                 && !pass.order.is_in_registers(pass.inputs.len())
             {
                 let joins = sum::dense_joins(pass.inputs.len());

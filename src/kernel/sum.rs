@@ -97,28 +97,40 @@ pub(super) unsafe fn sum<B: Build>(pass: &Pass<'_>) {
         match pass.order {
             // One value is copied as bytes, which keeps every bit, also those of a NaN.
             _ if pass.inputs.len() == 1 => by_outs::<B, B::I8, _, 1>(pass, LeftToRight),
-            order if order.is_linear(pass.inputs.len()) => by_dtype::<B, _>(pass, LeftToRight),
-            SumOrder::Joins(joins) => by_dtype::<B, _>(pass, Joined(joins)),
-            _ => by_dtype::<B, _>(pass, TreeOfFew),
+            // Integers wrap to the same bits in every order.
+            _ if !pass.dtype.is_float() => by_integer::<B>(pass),
+            order if order.is_linear(pass.inputs.len()) => by_float::<B, _>(pass, LeftToRight),
+            SumOrder::Joins(joins) => by_float::<B, _>(pass, Joined(joins)),
+            _ => by_float::<B, _>(pass, TreeOfFew),
+        }
+    }
+}
+
+/// Signed and unsigned integers of a size wrap to the same bits.
+#[inline(always)]
+unsafe fn by_integer<B: Build>(pass: &Pass<'_>) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match pass.dtype {
+            DType::I8 | DType::U8 => any::<B, B::I8, _>(pass, LeftToRight),
+            DType::I16 | DType::U16 => any::<B, B::I16, _>(pass, LeftToRight),
+            DType::I32 | DType::U32 => any::<B, B::I32, _>(pass, LeftToRight),
+            DType::I64 | DType::U64 => any::<B, B::I64, _>(pass, LeftToRight),
+            // Never: plans refuse more than one value of an opaque dtype.
+            _ => {}
         }
     }
 }
 
 #[inline(always)]
-unsafe fn by_dtype<B: Build, A: Adding>(pass: &Pass<'_>, adding: A) {
+unsafe fn by_float<B: Build, A: Adding>(pass: &Pass<'_>, adding: A) {
     // SAFETY: the caller's promise.
     unsafe {
         match pass.dtype {
             DType::F32 => by_outs::<B, B::F32, A, 4>(pass, adding),
-            DType::F64 => any::<B, B::F64, A>(pass, adding),
             DType::F16 => by_outs::<B, B::F16, A, 4>(pass, adding),
             DType::BF16 => by_outs::<B, B::Bf16, A, 4>(pass, adding),
-            DType::I8 | DType::U8 => any::<B, B::I8, A>(pass, adding),
-            DType::I16 | DType::U16 => any::<B, B::I16, A>(pass, adding),
-            DType::I32 | DType::U32 => any::<B, B::I32, A>(pass, adding),
-            DType::I64 | DType::U64 => any::<B, B::I64, A>(pass, adding),
-            // Never: plans refuse more than one value of an opaque dtype.
-            _ => {}
+            _ => any::<B, B::F64, A>(pass, adding),
         }
     }
 }
