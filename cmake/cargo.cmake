@@ -47,10 +47,12 @@ function(add_cargo_library name target_dir)
   endif()
   file(MAKE_DIRECTORY "${folder}")
 
-  # Cargo knows best whether something changed: it is asked at every build.
+  # Cargo knows best whether something changed: it is asked at every build. It reads the project's
+  # .cargo/config.toml where it runs.
   add_custom_target(${name} ALL
-    COMMAND ${environment} "${CARGO}" ${arg_TOOLCHAIN} build --release --lib ${options}
-      --target-dir "${target_dir}" --manifest-path "${PROJECT_SOURCE_DIR}/Cargo.toml"
+    COMMAND "${CMAKE_COMMAND}" -E chdir "${PROJECT_SOURCE_DIR}"
+      ${environment} "${CARGO}" ${arg_TOOLCHAIN} build --release --lib ${options}
+      --target-dir "${target_dir}"
     COMMAND "${CMAKE_COMMAND}" -E copy_if_different "${built}/libkvstore.so" ${KVSTORE_SO_REAL}
     COMMAND "${CMAKE_COMMAND}" -E copy_if_different "${built}/libkvstore.a" libkvstore.a
     COMMAND "${CMAKE_COMMAND}" -E create_symlink ${KVSTORE_SO_REAL} ${KVSTORE_SO_NAME}

@@ -17,7 +17,7 @@ install(CODE "
 # Debug sections are most of an archive; objects of Rust's standard library also have bitcode.
 install(CODE "
   set(prefix \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}\")
-  execute_process(COMMAND \"${CMAKE_OBJCOPY}\" --strip-debug
+  execute_process(COMMAND \"${CMAKE_OBJCOPY}\" --strip-debug --enable-deterministic-archives
     --remove-section=.llvmbc --remove-section=.llvmcmd
     \"\${prefix}/${CMAKE_INSTALL_LIBDIR}/libkvstore.a\" COMMAND_ERROR_IS_FATAL ANY)")
 if(KVSTORE_DIST)
