@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tomllib
 from collections import defaultdict
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -35,17 +36,21 @@ def metadata():
     return json.loads(cargo("metadata", *flags))
 
 
-def linked(found):
-    """The crates in the installed files: neither tools of the build nor of tests.
+@cache
+def linked_names():
+    """Name and version of the crates in the installed files: neither tools of the build nor of tests.
 
     The metadata would have the features that the tests turn on, too.
     """
     options = ("--edges", "normal,no-proc-macro", "--prefix", "none", "--format", "{p}", "--locked")
     lines = cargo("tree", *options, *(f"-p{name}" for name in INSTALLED)).splitlines()
     words = (line.split() for line in lines if line.strip())
-    names = {(name, version.removeprefix("v")) for name, version, *_ in words}
+    return sorted({(name, version.removeprefix("v")) for name, version, *_ in words})
+
+
+def linked(found):
     packages = {(each["name"], each["version"]): each for each in found["packages"]}
-    return [packages[name] for name in sorted(names)]
+    return [packages[name] for name in linked_names()]
 
 
 def is_allowed(expression, allowed):
@@ -92,9 +97,9 @@ def problems(found, rules):
     for package in found["packages"]:
         name = f"{package['name']} {package['version']}"
         licence = package["license"]
-        may = allowed | (excepted.get(package["name"], set()) - allowed)
-        if package["id"] in is_linked:
-            may = allowed
+        may = allowed
+        if package["id"] not in is_linked:
+            may = allowed | excepted.get(package["name"], set())
         if not licence:
             if not own(package):
                 yield f"{name} has no licence expression"
