@@ -14,7 +14,7 @@ fail() {
 
 command -v dpkg-architecture >/dev/null || fail "please run: apt-get install dpkg-dev"
 bash scripts/bootstrap.sh build python
-version=$(sed -nE '/^\[workspace.package\]/,/^$/ s/^version = "(.*)"/\1/p' Cargo.toml)
+umask 022
 multiarch=$(dpkg-architecture -qDEB_HOST_MULTIARCH)
 arch=$(dpkg-architecture -qDEB_HOST_ARCH)
 folder=build/deb
@@ -43,6 +43,12 @@ glibc() {
   objdump -T "$1" | sed -nE 's/.*GLIBC_([0-9.]+).*/\1/p' | sort -V | tail -n 1
 }
 
+# The size of the files below a folder in KiB, each rounded up, whatever the file system takes for them.
+installed_kib() {
+  find "$1" -path "$1/DEBIAN" -prune -o -printf '%s %y\n' |
+    awk '{ sum += $2 == "f" ? int(($1 + 1023) / 1024) : 1 } END { print sum }'
+}
+
 # pack PACKAGE SECTION DEPENDS SUMMARY: adds the control file and the documentation, and packs.
 pack() {
   local package=$1 section=$2 depends=$3 summary=$4 content=$folder/$1 doc
@@ -59,7 +65,7 @@ Source: libkvstore
 Version: $version
 Architecture: $arch
 Maintainer: libkvstore <libkvstore@users.noreply.github.com>
-Installed-Size: $(du -sk --exclude=DEBIAN "$content" | cut -f 1)
+Installed-Size: $(installed_kib "$content")
 Depends: $depends
 Section: $section
 Priority: optional
@@ -71,8 +77,10 @@ Description: $summary
  documented order, go through an optimizer, and are handed out.
 CONTROL
   [ "$package" != libkvstore0 ] || echo "activate-noawait ldconfig" >"$content/DEBIAN/triggers"
-  find "$content" -type d -exec chmod 755 {} +
-  dpkg-deb --root-owner-group --build -Zxz "$content" dist >/dev/null
+  chmod -R u=rwX,go=rX "$content"
+  # With more threads xz divides what it compresses into blocks, by their number.
+  SOURCE_DATE_EPOCH=$(release_date) dpkg-deb --root-owner-group --build -Zxz --threads-max=1 \
+    "$content" dist >/dev/null
   ls -l "dist/${package}_${version}_$arch.deb"
 }
 

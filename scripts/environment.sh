@@ -6,6 +6,14 @@ root=$PWD
 # Where the library is installed that examples and bindings use.
 export KVSTORE_PREFIX=${KVSTORE_PREFIX:-$root/build/stage}
 python=$root/build/venv/bin/python
+# That of all packages.
+version=$(sed -nE '/^\[workspace.package\]/,/^$/ s/^version = "(.*)"/\1/p' Cargo.toml)
+
+# The date of files in packages: that of the commit. Tools that pack read it as SOURCE_DATE_EPOCH; a build that
+# had it would compile some crates again at every commit.
+release_date() {
+  git log -1 --format=%ct 2>/dev/null || date --reference=CHANGELOG.md +%s
+}
 
 # True if the Go command is 1.21 or newer, the first with runtime.Pinner.
 go_is_new_enough() {

@@ -12,44 +12,38 @@ target=$(uname -m)-unknown-linux-gnu
 log=$folder/tools.log
 
 bash scripts/bootstrap.sh build python
+umask 022
 mkdir -p "$folder"
-if [ ! -x "$tools/bin/cargo-zigbuild" ]; then
-  echo "wheel: making $tools with cargo-zigbuild and ziglang"
-  "$python" -m venv "$tools"
-  "$tools/bin/python" -m pip --disable-pip-version-check install cargo-zigbuild ziglang \
-    'setuptools>=77' wheel >"$log" 2>&1 || {
-    echo "wheel: cargo-zigbuild and ziglang cannot be installed, see $log" >&2
+packages=(cargo-zigbuild ziglang zopflipy 'setuptools>=77' wheel)
+if [ "$(cat "$tools/.complete" 2>/dev/null)" != "${packages[*]}" ]; then
+  echo "wheel: making $tools with ${packages[*]}"
+  "$python" -m venv --clear "$tools"
+  "$tools/bin/python" -m pip --disable-pip-version-check install "${packages[@]}" >"$log" 2>&1 || {
+    echo "wheel: ${packages[*]} cannot be installed, see $log" >&2
     exit 1
   }
+  echo "${packages[*]}" >"$tools/.complete"
 fi
 PATH=$root/$tools/bin:$PATH
 
-# No file that is installed names a folder of this machine.
-home=${CARGO_HOME:-$HOME/.cargo}
-export RUSTFLAGS="--remap-path-prefix=$home/registry/src=registry --remap-path-prefix=$root=libkvstore"
+PYO3_NO_PYTHON=1 cargo zigbuild --quiet --target "$target.$glibc" --profile extension \
+  -p libkvstore -p libkvstore-cli -p libkvstore-python
 
-build() {
-  cargo zigbuild --quiet --target "$target.$glibc" "$@"
-}
-build --release -p libkvstore -p libkvstore-cli
-PYO3_NO_PYTHON=1 build --profile extension -p libkvstore-python
-
-built=${CARGO_TARGET_DIR:-target}/$target
+built=${CARGO_TARGET_DIR:-target}/$target/extension
 prefix=$folder/prefix
 source=$folder/source
 rm -rf "$prefix" "$source"
 mkdir -p "$prefix/lib" "$prefix/bin"
-strip --strip-unneeded -o "$prefix/lib/libkvstore.so.0" "$built/release/libkvstore.so"
-strip --strip-unneeded -o "$prefix/bin/kvstore" "$built/release/kvstore"
+strip --strip-unneeded -o "$prefix/lib/libkvstore.so.0" "$built/libkvstore.so"
+strip --strip-unneeded -o "$prefix/bin/kvstore" "$built/kvstore"
 cp -R bindings/python "$source"
 rm -rf "$source"/{build,dist,tests,*.egg-info}
 "$python" scripts/supply_chain.py licences "$source/kvstore/THIRD-PARTY-LICENSES.txt"
-strip --strip-unneeded -o "$source/kvstore/_native.abi3.so" "$built/extension/lib_native.so"
-if grep --text --only-matching --max-count=1 -e "$home" -e "$root" \
-  "$prefix"/lib/* "$prefix"/bin/* "$source/kvstore/_native.abi3.so"; then
-  echo "wheel: the files above name folders of this machine" >&2
-  exit 1
-fi
-KVSTORE_PREFIX=$root/$prefix "$tools/bin/python" -m pip --disable-pip-version-check wheel \
-  --quiet --no-build-isolation --no-deps --wheel-dir dist "$source"
+strip --strip-unneeded -o "$source/kvstore/_native.abi3.so" "$built/lib_native.so"
+rm -rf "$folder/made"
+SOURCE_DATE_EPOCH=$(release_date) KVSTORE_PREFIX=$root/$prefix \
+  "$tools/bin/python" -m pip --disable-pip-version-check wheel --quiet \
+  --no-build-isolation --no-deps --wheel-dir "$folder/made" "$source"
+mkdir -p dist
+"$tools/bin/python" scripts/recompress.py "$folder"/made/*.whl dist
 ls -l dist/libkvstore-*.whl
