@@ -5,34 +5,21 @@ The job runs on this machine, each process with the environment that its contain
 
 import os
 import re
-import socket
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-yaml = pytest.importorskip("yaml", reason="kubernetes-validate not installed")
 kubernetes_validate = pytest.importorskip("kubernetes_validate")
+from manifests import FILES, FOLDER, KUSTOMIZATION, MANIFESTS, ROOT, container_of, find, pods
+from manifests import run_pods, yaml
 
-ROOT = Path(__file__).resolve().parents[2]
-FOLDER = ROOT / "examples" / "k8s"
 PREFIX = Path(os.environ.get("KVSTORE_PREFIX") or ROOT / "build" / "stage")
 LIMIT_SECONDS = 60
-
-FILES = yaml.safe_load((FOLDER / "kustomization.yaml").read_text())["resources"]
-MANIFESTS = [item for file in FILES for item in yaml.safe_load_all((FOLDER / file).read_text())]
 # Label pod-index came with 1.28.
 VERSIONS = [v for v in kubernetes_validate.utils.all_versions() if re.match(r"1\.(2[89]|3\d)", v)]
-
-
-def find(kind, name):
-    [found] = [m for m in MANIFESTS if (m["kind"], m["metadata"]["name"]) == (kind, name)]
-    return found
-
-
-def pods():
-    return [m for m in MANIFESTS if "template" in m.get("spec", {})]
 
 
 def test_every_file_is_in_the_kustomization():
@@ -76,35 +63,35 @@ def test_numbers_and_labels_agree():
 
 def test_every_process_has_its_token_from_a_secret():
     for manifest in pods():
-        [container] = manifest["spec"]["template"]["spec"]["containers"]
-        sources = {item["name"]: item.get("valueFrom") for item in container["env"]}
+        sources = {it["name"]: it.get("valueFrom") for it in container_of(manifest)["env"]}
         secret = {"secretKeyRef": {"name": "kvstore-job", "key": "token"}}
         assert sources["KV_TOKEN"] == secret
     assert "KV_INSECURE" not in (FOLDER / "settings.yaml").read_text()
 
 
-def environment(manifest, index, root):
-    """What the container of a pod with this index has in its environment."""
-    [container] = manifest["spec"]["template"]["spec"]["containers"]
-    variables = {}
-    for source in container["envFrom"]:
-        variables.update(find("ConfigMap", source["configMapRef"]["name"])["data"])
-    for item in container["env"]:
-        source = item.get("valueFrom", {})
-        if "secretKeyRef" in source:
-            variables[item["name"]] = "0123456789abcdef" * 4
-            continue
-        field = source.get("fieldRef", {}).get("fieldPath", "")
-        variables[item["name"]] = str(index) if field.endswith("-index']") else item["value"]
-    if manifest["spec"].get("completionMode") == "Indexed":
-        variables["JOB_COMPLETION_INDEX"] = str(index)
-    # On one machine all would have the same ports.
-    variables["KV_ROOT"] = root
-    if container["name"] == "server":
-        variables["KV_BIND"] = "127.0.0.1:0"
-    if container["name"] == "scheduler":
-        variables["KV_BIND"] = root
-    return container, variables
+def test_all_pods_have_the_image_of_the_dockerfile():
+    version = re.search(r'^version = "(.*)"$', (ROOT / "Cargo.toml").read_text(), re.M)[1]
+    name = f"libkvstore/kvstore:{version}"
+    assert f"docker build -t {name} ." in (ROOT / "Dockerfile").read_text()
+    assert {container_of(manifest)["image"] for manifest in pods()} == {name}
+    [image] = KUSTOMIZATION["images"]
+    assert f"{image['name']}:{image['newTag']}" == name
+
+
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl not installed")
+def test_kubectl_makes_the_manifests_with_an_image_of_a_users(tmp_path):
+    folder = shutil.copytree(FOLDER, tmp_path / "k8s")
+    file = folder / "kustomization.yaml"
+    file.write_text(file.read_text().replace("newTag:", "newName: example.org/train\n    newTag:"))
+    command = ["kubectl", "kustomize", str(folder)]
+    result = subprocess.run(
+        command, capture_output=True, text=True, timeout=LIMIT_SECONDS, check=True
+    )
+    made = [item for item in yaml.safe_load_all(result.stdout)]
+    assert len(made) == len(MANIFESTS)
+    images = {container_of(item)["image"] for item in made if "template" in item.get("spec", {})}
+    [image] = KUSTOMIZATION["images"]
+    assert images == {f"example.org/train:{image['newTag']}"}
 
 
 PROGRAM = """
@@ -119,33 +106,17 @@ with kvstore.create("dist_sync") as kv:
 
 
 def test_the_manifests_make_up_a_job():
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        root = f"127.0.0.1:{free.getsockname()[1]}"
     library = {
         "KVSTORE_LIBRARY": str(PREFIX / "lib" / "libkvstore.so.0"),
         "PYTHONPATH": str(ROOT / "bindings" / "python"),
     }
-    processes = []
-    try:
-        for manifest in pods():
-            count = manifest["spec"].get("replicas") or manifest["spec"]["completions"]
-            for index in range(count):
-                container, variables = environment(manifest, index, root)
-                command = container["command"]
-                if command[0] == "kvstore":
-                    command = [str(PREFIX / "bin" / "kvstore"), *command[1:]]
-                else:
-                    command = [sys.executable, "-c", PROGRAM]
-                process = subprocess.Popen(
-                    command, env={**os.environ, **library, **variables},
-                    stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                )
-                processes.append(process)
-        said = [process.communicate(timeout=LIMIT_SECONDS)[0] for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
-    assert [process.returncode for process in processes] == [0] * 7, said
+
+    def start(container, variables):
+        command = [sys.executable, "-c", PROGRAM]
+        if container["name"] != "worker":
+            command = [str(PREFIX / "bin" / "kvstore"), *container["command"][1:]]
+        return command, {**os.environ, **library, **variables}
+
+    said = run_pods(start)
     # 1 + 2 + 3 + 4, under the ranks of the indexes.
     assert [text.split() for text in said[3:]] == [[str(rank), "10.0"] for rank in range(4)]
