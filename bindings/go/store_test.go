@@ -3,6 +3,10 @@ package kvstore
 import (
 	"context"
 	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -81,6 +85,25 @@ func TestVersions(t *testing.T) {
 	equal(t, Capable("teleport"), false)
 	equal(t, strings.Count(Version(), "."), 2)
 	equal(t, ABIVersion(), 0)
+}
+
+// The test runs itself with a library in front that says another number.
+func TestAnotherBinaryInterfaceIsRefused(t *testing.T) {
+	if os.Getenv("KV_TEST_OTHER_ABI") != "" {
+		_, err := Open("local", nil)
+		fails(t, err, ErrUnsupported)
+		fmt.Println(err)
+		return
+	}
+	source, library := filepath.Join(t.TempDir(), "other.c"), filepath.Join(t.TempDir(), "libother.so")
+	ok(t, os.WriteFile(source, []byte("unsigned kv_abi_version(void) { return 99; }\n"), 0o600))
+	ok(t, exec.Command("cc", "-shared", "-fPIC", "-o", library, source).Run())
+	again := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$")
+	again.Env = append(os.Environ(), "KV_TEST_OTHER_ABI=yes", "LD_PRELOAD="+library)
+	said, err := again.CombinedOutput()
+	if err != nil || !strings.Contains(string(said), "has binary interface 99, this program was built for 0") {
+		t.Errorf("%v: %s", err, said)
+	}
 }
 
 func TestStatsCount(t *testing.T) {

@@ -13,6 +13,15 @@ exported() {
   nm -D --defined-only "$library" | awk '{print $NF}' | LC_ALL=C sort
 }
 
+# The functions of a header. kv_tensor_cpu is inline.
+declared() {
+  sed -nE 's/^[a-z].*[ *](kv_[a-z_]+)\(.*/\1/p' "$1" | grep -v '^kv_tensor_cpu$' | LC_ALL=C sort -u
+}
+
+abi_version() {
+  sed -nE 's/^#define KV_ABI_VERSION ([0-9]+)$/\1/p' "$1"
+}
+
 dynamic() {
   readelf --dynamic --wide "$library"
 }
@@ -24,13 +33,20 @@ case $promise in
     ! grep -v '^kv_' "$here/symbols.txt"
     ;;
   declared)
-    # A function is exported if and only if the header declares it. kv_tensor_cpu is inline.
-    diff <(sed -nE 's/^[a-z].*[ *](kv_[a-z_]+)\(.*/\1/p' "$header" | grep -v '^kv_tensor_cpu$' |
-      LC_ALL=C sort -u) <(exported)
+    # A function is exported if and only if the header declares it.
+    diff <(declared "$header") <(exported)
+    ;;
+  releases)
+    # What headers of earlier releases with this number declare is exported.
+    for earlier in "$here"/../golden/releases/*/kvstore.h; do
+      if [ "$(abi_version "$earlier")" = "$(abi_version "$header")" ]; then
+        missing=$(LC_ALL=C comm -23 <(declared "$earlier") <(exported))
+        [ -z "$missing" ] || { echo "$earlier declares $missing"; exit 1; }
+      fi
+    done
     ;;
   soname)
-    number=$(sed -nE 's/^#define KV_ABI_VERSION ([0-9]+)$/\1/p' "$header")
-    dynamic | grep -F "Library soname: [libkvstore.so.$number]"
+    dynamic | grep -F "Library soname: [libkvstore.so.$(abi_version "$header")]"
     ;;
   nodelete)
     dynamic | grep -E 'FLAGS_1.*NODELETE'

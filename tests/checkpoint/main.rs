@@ -17,6 +17,7 @@ mod dtypes;
 mod files;
 mod inspect;
 mod property;
+mod releases;
 mod stores;
 mod training;
 

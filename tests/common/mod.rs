@@ -15,6 +15,7 @@ pub mod model;
 pub mod network;
 pub mod opaque;
 pub mod random;
+pub mod releases;
 pub mod rules;
 pub mod scalar;
 pub mod updater;

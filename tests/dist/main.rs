@@ -33,6 +33,7 @@ mod lists;
 mod opaque;
 mod other_build;
 mod quiet;
+mod releases;
 mod removal;
 mod rounds;
 mod rows;

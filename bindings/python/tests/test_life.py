@@ -3,6 +3,7 @@
 import gc
 import logging
 import resource
+import subprocess
 import sys
 import threading
 import time
@@ -463,3 +464,13 @@ def test_another_library_is_refused_at_import(run, monkeypatch):
     result = run("-c", "import kvstore")
     assert result.returncode == 1
     assert "ImportError: the library libm.so.6 has no function kv_abi_version" in result.stderr
+
+
+def test_a_library_with_another_binary_interface_is_refused_at_import(run, monkeypatch, tmp_path):
+    source, library = tmp_path / "other.c", tmp_path / "libother.so"
+    source.write_text("unsigned kv_abi_version(void) { return 99; }\n")
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source], check=True)
+    monkeypatch.setenv("KVSTORE_LIBRARY", str(library))
+    result = run("-c", "import kvstore")
+    assert result.returncode == 1
+    assert "has binary interface 99, this package needs 0" in result.stderr

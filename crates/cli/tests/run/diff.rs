@@ -19,10 +19,10 @@ use super::launcher::PROGRAM;
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// A folder that goes with the value.
-struct Folder(PathBuf);
+pub struct Folder(PathBuf);
 
 impl Folder {
-    fn new() -> Self {
+    pub fn new() -> Self {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("kvstore-diff-{}-{number}", std::process::id());
@@ -30,6 +30,10 @@ impl Folder {
         let _ = fs::remove_dir_all(&path);
         fs::create_dir(&path).unwrap();
         Self(path)
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.0
     }
 
     /// The only file in it.
@@ -47,7 +51,7 @@ impl Drop for Folder {
 }
 
 /// The status, standard output and standard error.
-fn diff(options: &[&str], a: &Path, b: &Path) -> (Option<i32>, String, String) {
+pub fn diff(options: &[&str], a: &Path, b: &Path) -> (Option<i32>, String, String) {
     let output = Command::new(PROGRAM).arg("diff").args(options).args([a, b]).output().unwrap();
     let text = |bytes| String::from_utf8(bytes).unwrap();
     (output.status.code(), text(output.stdout), text(output.stderr))
@@ -55,20 +59,20 @@ fn diff(options: &[&str], a: &Path, b: &Path) -> (Option<i32>, String, String) {
 
 /// What a run does, drawn from a seed.
 #[derive(Clone)]
-struct Program {
-    names: Vec<Option<String>>,
-    sizes: Vec<usize>,
-    rounds: u64,
-    workers: usize,
-    rule: Option<(&'static str, &'static str)>,
+pub struct Program {
+    pub names: Vec<Option<String>>,
+    pub sizes: Vec<usize>,
+    pub rounds: u64,
+    pub workers: usize,
+    pub rule: Option<(&'static str, &'static str)>,
     /// A hyperparameter changes before this round.
-    change: u64,
-    codec: Option<&'static str>,
+    pub change: u64,
+    pub codec: Option<&'static str>,
 }
 
 /// What one of two runs does otherwise: at a key, in a round.
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Fault {
+pub enum Fault {
     None,
     /// Bit of an element of the contribution of a rank.
     Push {
@@ -180,7 +184,7 @@ impl Program {
         }
     }
 
-    fn local(&self, folder: &Path, options: &[(&str, &str)], fault: Fault) {
+    pub fn local(&self, folder: &Path, options: &[(&str, &str)], fault: Fault) {
         let mut config = Config::new().with("digests", "all").unwrap();
         config.set("digest_log", folder.to_str().unwrap()).unwrap();
         options.iter().for_each(|(name, value)| config.set(name, value).unwrap());
@@ -238,7 +242,7 @@ impl Program {
     }
 
     /// A job: a thread for each process. Each worker makes the calls of as many ranks.
-    fn job(
+    pub fn job(
         &self,
         folder: &Path,
         (workers, servers): (usize, usize),

@@ -14,4 +14,5 @@ mod here;
 mod hosts;
 mod inspect;
 mod launcher;
+mod releases;
 mod slurm;

@@ -10,6 +10,8 @@ pub(crate) mod kinds;
 #[cfg(feature = "wire-next")]
 pub(crate) mod next;
 mod payload;
+#[cfg(test)]
+mod releases;
 mod terms;
 #[cfg(test)]
 mod tests;
