@@ -2,8 +2,8 @@
 # Runs test suites, goes on after a failure, and ends with the line "N passed, N failed".
 # Usage: scripts/test.sh [suite...]
 #
-#   all      what `make test` runs: every suite below but checks, site, gpu, frameworks, mixed, aarch64
-#            and long
+#   all      what `make test` runs: every suite below but checks, site, gpu, frameworks, mixed, aarch64,
+#            packages and long
 #   checks   formats and lints, each counted as one test
 #   site     the documentation site: every page of it is read
 #   rust     cargo test: unit tests, integration tests, whole jobs, documentation; again without the
@@ -19,7 +19,8 @@
 #   miri     unit tests under Miri
 #   mixed    jobs whose scheduler and servers are of another release than their workers
 #   aarch64  the library built for aarch64, its kernels in an emulator
-#   long     rust, loom and stress with far more work, gpu, mixed and aarch64; hours
+#   packages what `make dist` makes, twice; installed into new Debians, and as an image
+#   long     rust, loom and stress with far more work, gpu, mixed, aarch64 and packages; hours
 #
 # One line for each run says what it counted; the whole output is in build/test-logs. A run that
 # fails without a failed test, or that finds no test, counts as one failure.
@@ -337,6 +338,12 @@ suite_aarch64() {
     --lib --no-default-features --target $target --target-dir target/aarch64 -- kernel:: codec::
 }
 
+# Its log has the time of each test.
+suite_packages() {
+  run "packages" count_pytest env KV_TEST_OPERATIONS=1 \
+    "$python" -m pytest -q -rs --durations=0 --durations-min=1 tests/packages/test_release.py
+}
+
 suite_long() {
   limit_s=36000
   export KV_TEST_OPERATIONS=10000000 LOOM_MAX_PREEMPTIONS=4
@@ -354,6 +361,7 @@ suite_long() {
   suite_gpu
   suite_mixed
   suite_aarch64
+  suite_packages
 }
 
 suite_all() {

@@ -1,10 +1,8 @@
 """The Debian packages: what is in which, what they need, and a job of two workers from them alone.
 
-With KV_TEST_OPERATIONS, as in `make test-long`, they are also installed into a new Debian, which
-debootstrap makes, and removed again.
+test_release.py installs them into a new Debian.
 """
 
-import os
 import re
 import shutil
 import subprocess
@@ -12,8 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from artefacts import ROOT, named_places
 
-ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("libkvstore0", "libkvstore-dev", "kvstore")
 LIMIT_SECONDS = 900
 MOST_BYTES = 3_000_000
@@ -89,6 +87,10 @@ def test_they_say_what_they_need(packages, unpacked):
     assert packages["libkvstore0"].stat().st_size <= MOST_BYTES
 
 
+def test_they_name_no_folder_of_this_machine(packages):
+    assert [line for package in packages.values() for line in named_places(package)] == []
+
+
 def test_a_program_is_built_and_run_from_them_alone(unpacked, tmp_path):
     root, _ = unpacked
     library = next(root.glob("usr/lib/*/libkvstore.so.0")).parent
@@ -103,26 +105,3 @@ def test_a_program_is_built_and_run_from_them_alone(unpacked, tmp_path):
     run("cc", source, "-I", source.parent, *flags, "-o", tmp_path / "rounds", env=environment)
     said = run("kvstore", "run", "-n", "2", "--", tmp_path / "rounds", "dist_sync", env=environment)
     assert "after round 5: 16.0" in said
-
-
-@pytest.mark.skipif("KV_TEST_OPERATIONS" not in os.environ, reason="only in make test-long")
-@pytest.mark.skipif(os.geteuid() != 0, reason="a chroot needs root")
-@pytest.mark.skipif(shutil.which("debootstrap") is None, reason="debootstrap not installed")
-def test_a_new_debian_installs_and_removes_them(packages, tmp_path):
-    codename = re.search(r"^VERSION_CODENAME=(\w+)", Path("/etc/os-release").read_text(), re.M)[1]
-    root = tmp_path / "debian"
-    run("debootstrap", "--variant=minbase", codename, root)
-    before = {path for path in root.joinpath("usr").rglob("*kvstore*")}
-    for package in packages.values():
-        shutil.copy(package, root / "root")
-    names = [f"/root/{package.name}" for package in packages.values()]
-    # With a /proc of its own, which ends with the command.
-    chroot = ("unshare", "--pid", "--fork", f"--mount-proc={root}/proc", "chroot", root)
-    runtime = [name for name in names if "-dev_" not in name]
-    run(*chroot, "dpkg", "-i", *runtime)
-    # No compiler, no cargo, no Python: a job of shells, whose server is the program.
-    said = run(*chroot, "kvstore", "run", "-n", "2", "--", "sh", "-c", "echo worker $KV_RANK")
-    assert {"worker 0", "worker 1"} <= {line.split("| ")[-1] for line in said.splitlines()}
-    assert "libkvstore.so.0" in run(*chroot, "ldconfig", "-p")
-    run(*chroot, "dpkg", "--purge", "kvstore", "libkvstore0")
-    assert {path for path in root.joinpath("usr").rglob("*kvstore*")} == before

@@ -8,11 +8,10 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from artefacts import ROOT, VERSION
 
-ROOT = Path(__file__).resolve().parents[2]
 PREFIX = Path(os.environ.get("KVSTORE_PREFIX") or ROOT / "build" / "stage")
 NAME = "github.com/libkvstore/libkvstore/bindings/go"
-VERSION = "v0.1.0"
 LIMIT_SECONDS = 300
 
 PROGRAM = f"""
@@ -66,7 +65,7 @@ def test_go_get_takes_it_from_a_folder(tmp_path):
     run(sys.executable, script, VERSION, proxy, cwd=ROOT)
     [archive] = proxy.rglob("*.zip")
     with zipfile.ZipFile(archive) as content:
-        names = {name.removeprefix(f"{NAME}@{VERSION}/") for name in content.namelist()}
+        names = {name.removeprefix(f"{NAME}@v{VERSION}/") for name in content.namelist()}
     assert {"go.mod", "LICENSE", "LICENSE-MIT", "LICENSE-APACHE", "shim.h"} <= names
     (consumer / "main.go").write_text(PROGRAM)
     settings = {
@@ -79,6 +78,6 @@ def test_go_get_takes_it_from_a_folder(tmp_path):
         "LD_LIBRARY_PATH": str(PREFIX / "lib"),
     }
     run(go, "mod", "init", "consumer", cwd=consumer, **settings)
-    run(go, "get", f"{NAME}@{VERSION}", cwd=consumer, **settings)
+    run(go, "get", f"{NAME}@v{VERSION}", cwd=consumer, **settings)
     run(go, "build", "-o", "consumer", ".", cwd=consumer, **settings)
-    assert run("./consumer", cwd=consumer, **settings) == "0.1.0\n"
+    assert run("./consumer", cwd=consumer, **settings) == f"{VERSION}\n"
