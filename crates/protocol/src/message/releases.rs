@@ -66,7 +66,7 @@ fn frames() -> Vec<(String, Vec<u8>)> {
 }
 
 fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    bytes.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
 }
 
 fn bytes(hex: &str) -> Vec<u8> {
