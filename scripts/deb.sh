@@ -78,13 +78,15 @@ Description: $summary
 CONTROL
   [ "$package" != libkvstore0 ] || echo "activate-noawait ldconfig" >"$content/DEBIAN/triggers"
   chmod -R u=rwX,go=rX "$content"
+  find "$content" -exec touch --no-dereference --date="@$SOURCE_DATE_EPOCH" {} +
   # With more threads xz divides what it compresses into blocks, by their number.
-  SOURCE_DATE_EPOCH=$(release_date) dpkg-deb --root-owner-group --build -Zxz --threads-max=1 \
-    "$content" dist >/dev/null
+  dpkg-deb --root-owner-group --build -Zxz --threads-max=1 "$content" dist >/dev/null
   ls -l "dist/${package}_${version}_$arch.deb"
 }
 
 mkdir -p dist
+export SOURCE_DATE_EPOCH
+SOURCE_DATE_EPOCH=$(release_date)
 library=usr/lib/$multiarch
 real=$(basename "$(readlink -f "$all/$library/libkvstore.so.0")")
 take libkvstore0 "$library/libkvstore.so.0" "$library/$real"

@@ -1,13 +1,19 @@
 #!/usr/bin/env bash
 # Makes in dist/ what a release has: the wheel, the Debian packages, archives of the sources and of the
-# installation, the crates, the Go module, the bill of materials of what is linked, the documentation
-# site, and checksums.
+# installation, the crates, the Go module, the bill of materials of what is linked, the documentation site,
+# and checksums.
 # Usage: scripts/dist.sh
 set -euo pipefail
 . "$(dirname "$0")/environment.sh"
 
 umask 022
 name=libkvstore-$version-linux-$(uname -m)
+
+# pack NAME OPTION... [FILE...]: packs what tar is told to into dist/NAME.tar.xz.
+pack() {
+  XZ_OPT=--threads=1 tar --create --xz --file="dist/$1.tar.xz" --sort=name --owner=0 --group=0 \
+    --numeric-owner --mode=u=rwX,go=rX --mtime="@$(release_date)" "${@:2}"
+}
 
 rm -rf dist
 bash scripts/wheel.sh
@@ -17,17 +23,9 @@ rm -rf "build/dist/$name"
 cmake --install build/cmake --prefix "build/dist/$name" >/dev/null
 cp README.md CHANGELOG.md LICENSE LICENSE-APACHE LICENSE-MIT "build/dist/$name"
 "$python" scripts/supply_chain.py licences "build/dist/$name/THIRD-PARTY-LICENSES.txt"
-
-# archive NAME OPTION... [FILE...]: packs what tar is told to into dist/NAME.tar.xz.
-archive() {
-  XZ_OPT=--threads=1 tar --create --xz --file="dist/$1.tar.xz" --sort=name --owner=0 --group=0 \
-    --numeric-owner --mode=u=rwX,go=rX --mtime="@$(release_date)" "${@:2}"
-}
-
-archive "$name" --directory=build/dist "$name"
+pack "$name" --directory=build/dist "$name"
 git ls-files -z --cached --others --exclude-standard |
-  archive "libkvstore-$version" --null --no-recursion --files-from=- \
-    --transform="s|^|libkvstore-$version/|S"
+  pack "libkvstore-$version" --null --no-recursion --files-from=- --transform="s|^|libkvstore-$version/|S"
 
 # Built from their own files by those who have built them: no other file of the tree is in them.
 crates=(libkvstore-checksum libkvstore-protocol libkvstore libkvstore-cli)
@@ -40,6 +38,6 @@ done
 bash scripts/site.sh
 rm -rf "build/dist/libkvstore-$version-site"
 cp -r build/site "build/dist/libkvstore-$version-site"
-archive "libkvstore-$version-site" --directory=build/dist "libkvstore-$version-site"
+pack "libkvstore-$version-site" --directory=build/dist "libkvstore-$version-site"
 (cd dist && find . -type f -not -name SHA256SUMS -print0 | LC_ALL=C sort -z | xargs -0 sha256sum >SHA256SUMS)
 ls -l dist

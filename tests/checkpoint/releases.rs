@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use kvstore::{Store, Tensor, bf16, f16};
+use kvstore::{DType, Store, Tensor, bf16, f16};
 use serde_json::Value;
 
 use super::common::folder::Folder;
+use super::common::opaque::Elements;
 use super::common::releases::{self, Files};
 use super::{RULES, loaded, open, snapshot};
 
@@ -85,14 +86,9 @@ impl Case {
 /// A file of every dtype, without a rule.
 fn of_all_dtypes(folder: &Folder) -> Vec<u8> {
     let store = open();
-    store.init(1u64, &[1.5f32, -0.0]).unwrap();
-    store.init(2u64, &[1.5f64, f64::MIN_POSITIVE]).unwrap();
-    store.init(3u64, &[f16::from_f32(1.5)]).unwrap();
-    store.init(4u64, &[bf16::from_f32(1.5)]).unwrap();
-    store.init(5u64, &[-5i8]).unwrap();
-    store.init(6u64, &[200u8]).unwrap();
-    store.init(7u64, &[i32::MIN]).unwrap();
-    store.init(8u64, &[i64::MAX]).unwrap();
+    for (key, &dtype) in (1u64..).zip(DType::ALL) {
+        store.init(key, Elements::random(dtype, &[3], key).tensor()).unwrap();
+    }
     let rule = store.intern("with a rule").unwrap();
     store.init(rule, &[1.0f32]).unwrap();
     store.set_optimizer_for(&[rule], "sgd", "learning_rate=0.1").unwrap();

@@ -67,12 +67,12 @@ def test_nothing_is_missing_and_the_checksums_are_of_all_files(dist):
     subprocess.run(command, cwd=dist, check=True, timeout=LIMIT_SECONDS)
     lines = (dist / "SHA256SUMS").read_text().splitlines()
     assert {Path(line.split()[1]) for line in lines} == files(dist) - {Path("SHA256SUMS")}
-    kinds = ["*.whl", "*.cdx.json", "go/**/*.zip", "*-linux-*.tar.xz"]
+    kinds = ["*.whl", "*.cdx.json", "go/**/*.zip", "*-linux-*.tar.xz", "*-site.tar.xz"]
     kinds += [f"{name}_*.deb" for name in ("libkvstore0", "libkvstore-dev", "kvstore")]
     kinds += [f"libkvstore{part}-[0-9]*.crate" for part in ("", "-checksum", "-protocol", "-cli")]
     for kind in kinds:
         assert len([*dist.glob(kind)]) == 1, kind
-    assert len([*dist.glob("*.tar.xz")]) == 2
+    assert len([*dist.glob("*.tar.xz")]) == 3
 
 
 def test_no_artefact_names_a_folder_of_this_machine(dist):

@@ -279,6 +279,10 @@ enum kv_dtype
      */
     KV_I8 = 67584,
     /**
+     * Signed 16-bit integer.
+     */
+    KV_I16 = 69632,
+    /**
      * Signed 32-bit integer.
      */
     KV_I32 = 73728,
@@ -290,6 +294,18 @@ enum kv_dtype
      * Unsigned 8-bit integer.
      */
     KV_U8 = 67585,
+    /**
+     * Unsigned 16-bit integer.
+     */
+    KV_U16 = 69633,
+    /**
+     * Unsigned 32-bit integer.
+     */
+    KV_U32 = 73729,
+    /**
+     * Unsigned 64-bit integer.
+     */
+    KV_U64 = 81921,
     /**
      * IEEE 754 binary16.
      */
@@ -306,6 +322,38 @@ enum kv_dtype
      * bfloat16: the upper half of an IEEE 754 binary32.
      */
     KV_BF16 = 69636,
+    /**
+     * Two binary32, the real part first. Opaque, as all below: stored and copied, never added.
+     */
+    KV_C64 = 81925,
+    /**
+     * Two binary64, the real part first; aligned to 8 bytes.
+     */
+    KV_C128 = 98309,
+    /**
+     * A truth value: a byte, 0 or 1.
+     */
+    KV_BOOL = 67590,
+    /**
+     * Float of 8 bits: 4 of exponent, 3 of mantissa, no infinities.
+     */
+    KV_F8_E4M3FN = 67594,
+    /**
+     * The same with one zero and another bias.
+     */
+    KV_F8_E4M3FNUZ = 67595,
+    /**
+     * Float of 8 bits: 5 of exponent, 2 of mantissa.
+     */
+    KV_F8_E5M2 = 67596,
+    /**
+     * The same with one zero, another bias and no infinities.
+     */
+    KV_F8_E5M2FNUZ = 67597,
+    /**
+     * A power of two in 8 bits, a scale.
+     */
+    KV_F8_E8M0FNU = 67598,
 };
 #ifndef __cplusplus
 #if __STDC_VERSION__ >= 202311L
@@ -891,7 +939,9 @@ kv_status kv_init(struct kv_store *store,
  * integers wrap; one value is copied bit for bit. The sum then replaces the stored value, or goes
  * through the updater. Equal keys need not be adjacent. Keys are processed in ascending order of
  * integers, then names in order of their init. A value of another float dtype is converted to the
- * key's first.
+ * key's first. Values of opaque dtypes are never added: the only value of a key replaces the stored
+ * one, and a call that would add two is `KV_ERR_UNSUPPORTED`; so is, in a job of several workers with
+ * rounds, every push of such a key.
  *
  * @param keys      `count` keys, each initialised before.
  * @param values    `count` tensors of their keys' shapes. Lent until the operation completes.
@@ -1254,8 +1304,9 @@ kv_status kv_set_updater(struct kv_store *store, kv_updater updater, void *conte
  * @param params  options as `name=value,...`, e.g. `"learning_rate=0.1,momentum=0.9"`; NULL or
  *                empty for the defaults. Copied.
  * @return `KV_ERR_OPTION` for an unknown name or a value that does not fit (the message lists near
- *         names), `KV_ERR_DTYPE_MISMATCH` if a key holds integers; nothing has changed then.
- *         While an optimizer is set, kv_init() refuses integers with `KV_ERR_DTYPE_MISMATCH`.
+ *         names), `KV_ERR_DTYPE_MISMATCH` if a key holds integers or opaque values; nothing
+ *         has changed then. While an optimizer is set, kv_init() refuses such keys with
+ *         `KV_ERR_DTYPE_MISMATCH`.
  *
  * Threads: any.
  */
