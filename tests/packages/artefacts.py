@@ -12,12 +12,27 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 VERSION = re.search(r'^version = "(.*)"$', (ROOT / "Cargo.toml").read_text(), re.M)[1]
-LIMIT_SECONDS = 3 * 3600
+LIMIT_SECONDS = 1800
+LIMIT_OF_A_RELEASE_SECONDS = 3 * 3600
+
+
+def run(*command, **options):
+    """What a command prints to standard output."""
+    settings = {"cwd": ROOT, "timeout": LIMIT_SECONDS, **options}
+    result = subprocess.run(
+        [str(part) for part in command],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        **settings,
+    )
+    assert result.returncode == 0, f"{command}: {result.stdout}{result.stderr}"
+    return result.stdout
 
 
 def git(*arguments, folder=ROOT):
-    command = ["git", *arguments]
-    return subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True).stdout
+    return run("git", *arguments, cwd=folder)
 
 
 def copied_tree(folder):
@@ -37,16 +52,7 @@ def copied_tree(folder):
 def made(folder):
     """`make dist` in a tree; the folder with what it has made."""
     environment = {name: value for name, value in os.environ.items() if name != "CARGO_TARGET_DIR"}
-    result = subprocess.run(
-        ["make", "dist"],
-        cwd=folder,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_SECONDS,
-    )
-    assert result.returncode == 0, result.stdout + result.stderr
+    run("make", "dist", cwd=folder, env=environment, timeout=LIMIT_OF_A_RELEASE_SECONDS)
     shutil.rmtree(folder / "target")
     return folder / "dist"
 

@@ -3,10 +3,10 @@
 import os
 import re
 import shutil
-import subprocess
 from pathlib import Path
 
-LIMIT_SECONDS = 900
+from artefacts import run
+
 # Where packages and their tools write what belongs to the system itself.
 CHANGING = ("proc", "sys", "dev", "tmp", "run", "root", "var/cache", "var/lib/apt", "var/log")
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -17,20 +17,6 @@ def missing():
     if os.geteuid() != 0:
         return "a chroot needs root"
     return "" if shutil.which("debootstrap") else "debootstrap not installed"
-
-
-def run(*command, **options):
-    options.setdefault("timeout", LIMIT_SECONDS)
-    result = subprocess.run(
-        [str(part) for part in command],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-        **options,
-    )
-    assert result.returncode == 0, f"{command}: {result.stdout}{result.stderr}"
-    return result.stdout
 
 
 def codename():

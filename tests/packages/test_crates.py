@@ -1,15 +1,13 @@
-"""The crates as they are published: each builds from its own files alone, and a program of a user's with them."""
+"""The crates as they are published: each builds from its own files alone, and so does a program of a user's."""
 
 import os
 import shutil
-import subprocess
 import time
 
 import pytest
-from artefacts import ROOT, VERSION
+from artefacts import ROOT, VERSION, run
 
 CRATES = ("libkvstore-checksum", "libkvstore-protocol", "libkvstore", "libkvstore-cli")
-LIMIT_SECONDS = 1800
 
 PROGRAM = """
 use kvstore::{Config, Store};
@@ -28,29 +26,19 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 """
 
 
-def run(*command, cwd):
+def cargo(*arguments, cwd):
     # Neither the network, nor the settings of the tree.
     environment = {"CARGO_NET_OFFLINE": "true", **os.environ}
     for name in ("CARGO_TARGET_DIR", "RUSTFLAGS"):
         environment.pop(name, None)
-    result = subprocess.run(
-        [str(part) for part in command],
-        cwd=cwd,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_SECONDS,
-    )
-    assert result.returncode == 0, f"{command}: {result.stdout}{result.stderr}"
-    return result.stdout
+    run("cargo", *arguments, cwd=cwd, env=environment)
 
 
 @pytest.fixture(scope="module")
 def consumer(tmp_path_factory):
     """A workspace of the four crates, unpacked, and of a program that takes one by its name."""
     names = [f"-p{name}" for name in CRATES]
-    run("cargo", "package", "--quiet", "--no-verify", "--allow-dirty", *names, cwd=ROOT)
+    cargo("package", "--quiet", "--no-verify", "--allow-dirty", *names, cwd=ROOT)
     folder = tmp_path_factory.mktemp("consumer")
     patches = []
     for name in CRATES:
@@ -71,7 +59,7 @@ def consumer(tmp_path_factory):
     (folder / "program" / "Cargo.toml").write_text(
         "[package]\nname = 'program'\nversion = '1.0.0'\nedition = '2024'\n"
     )
-    run("cargo", "add", "--quiet", "--package", "program", "libkvstore", cwd=folder)
+    cargo("add", "--quiet", "--package", "program", "libkvstore", cwd=folder)
     return folder
 
 
@@ -79,7 +67,7 @@ def test_a_program_that_adds_the_crate_runs_as_a_job(consumer):
     start = time.monotonic()
     # What the crates need is compiled once for all runs of this test.
     target = ROOT / "target" / "crates"
-    run("cargo", "build", "--quiet", "--workspace", "--target-dir", target, cwd=consumer)
+    cargo("build", "--quiet", "--workspace", "--target-dir", target, cwd=consumer)
     built = target / "debug"
     said = run(built / "kvstore", "run", "-n", "2", "--", built / "program", cwd=consumer)
     lines = sorted(line.split("| ")[-1] for line in said.splitlines())

@@ -5,15 +5,13 @@ test_release.py installs them into a new Debian.
 
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from artefacts import ROOT, named_places
+from artefacts import ROOT, named_places, run
 
 PACKAGES = ("libkvstore0", "libkvstore-dev", "kvstore")
-LIMIT_SECONDS = 900
 MOST_BYTES = 3_000_000
 
 for tool in ("dpkg-deb", "dpkg-architecture", "objdump"):
@@ -21,20 +19,6 @@ for tool in ("dpkg-deb", "dpkg-architecture", "objdump"):
         pytest.skip(f"{tool} not installed", allow_module_level=True)
 if sys.version_info < (3, 11):
     pytest.skip("Python 3.11 not installed", allow_module_level=True)
-
-
-def run(*command, **options):
-    options.setdefault("cwd", ROOT)
-    result = subprocess.run(
-        [str(part) for part in command],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_SECONDS,
-        **options,
-    )
-    assert result.returncode == 0, f"{command}: {result.stdout}{result.stderr}"
-    return result.stdout
 
 
 @pytest.fixture(scope="module")

@@ -2,17 +2,15 @@
 
 import os
 import shutil
-import subprocess
 import sys
 import zipfile
 from pathlib import Path
 
 import pytest
-from artefacts import ROOT, VERSION
+from artefacts import ROOT, VERSION, run
 
 PREFIX = Path(os.environ.get("KVSTORE_PREFIX") or ROOT / "build" / "stage")
 NAME = "github.com/libkvstore/libkvstore/bindings/go"
-LIMIT_SECONDS = 300
 
 PROGRAM = f"""
 package main
@@ -45,19 +43,6 @@ if go is None:
     pytest.skip("Go not installed", allow_module_level=True)
 
 
-def run(*command, cwd, **variables):
-    result = subprocess.run(
-        [str(part) for part in command],
-        cwd=cwd,
-        env={**os.environ, **variables},
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_SECONDS,
-    )
-    assert result.returncode == 0, f"{command}: {result.stdout}{result.stderr}"
-    return result.stdout
-
-
 def test_go_get_takes_it_from_a_folder(tmp_path):
     proxy, consumer = tmp_path / "proxy", tmp_path / "consumer"
     consumer.mkdir()
@@ -69,6 +54,7 @@ def test_go_get_takes_it_from_a_folder(tmp_path):
     assert {"go.mod", "LICENSE", "LICENSE-MIT", "LICENSE-APACHE", "shim.h"} <= names
     (consumer / "main.go").write_text(PROGRAM)
     settings = {
+        **os.environ,
         "GOPROXY": f"file://{proxy}",
         "GONOSUMDB": "*",
         "GONOSUMCHECK": "1",
@@ -77,7 +63,7 @@ def test_go_get_takes_it_from_a_folder(tmp_path):
         "PKG_CONFIG_PATH": str(PREFIX / "lib" / "pkgconfig"),
         "LD_LIBRARY_PATH": str(PREFIX / "lib"),
     }
-    run(go, "mod", "init", "consumer", cwd=consumer, **settings)
-    run(go, "get", f"{NAME}@v{VERSION}", cwd=consumer, **settings)
-    run(go, "build", "-o", "consumer", ".", cwd=consumer, **settings)
-    assert run("./consumer", cwd=consumer, **settings) == f"{VERSION}\n"
+    run(go, "mod", "init", "consumer", cwd=consumer, env=settings)
+    run(go, "get", f"{NAME}@v{VERSION}", cwd=consumer, env=settings)
+    run(go, "build", "-o", "consumer", ".", cwd=consumer, env=settings)
+    assert run("./consumer", cwd=consumer, env=settings) == f"{VERSION}\n"

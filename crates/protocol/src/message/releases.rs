@@ -66,7 +66,7 @@ fn frames() -> Vec<(String, Vec<u8>)> {
 }
 
 fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().concat()
 }
 
 fn bytes(hex: &str) -> Vec<u8> {
@@ -82,7 +82,7 @@ fn frames_of_earlier_releases_are_read_with_the_same_meaning_or_their_version_is
     let known = frames();
     if std::env::var_os("KV_WRITE_RELEASE").is_some() {
         let lines = known.iter().map(|(name, frame)| format!("{name} {}\n", hex(frame)));
-        fs::write(path(env!("CARGO_PKG_VERSION")), lines.collect::<String>()).unwrap();
+        fs::write(path(env!("CARGO_PKG_VERSION")), lines.collect::<Vec<_>>().concat()).unwrap();
     }
     let mut releases = 0;
     for release in fs::read_dir(FOLDER).unwrap() {
