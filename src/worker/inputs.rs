@@ -215,7 +215,8 @@ impl WorkerStore {
             if value.is_plain(slot.dtype) {
                 return Ok(Lent::plain(value.data(), slot.dtype));
             }
-            let buffer = blocks.take(slot.bytes())?;
+            // It moves into the list: small buffers would take their elements along.
+            let buffer = Buffer::fixed(slot.bytes())?;
             self.add_up(slot, std::slice::from_ref(value), &buffer)?;
             let value = Lent::of(Array::of(&buffer, slot.dtype));
             rounded.push(buffer);
