@@ -65,6 +65,7 @@ fn many_operations_of_a_scope_are_all_done_at_its_end() {
 
 #[test]
 fn the_ends_of_operations_are_told() {
+    let has_pushed = Arc::new(AtomicBool::new(false));
     let is_over = Arc::new(AtomicBool::new(false));
     Job::new(2, 2).run(move |store, rank| {
         let (sender, told) = mpsc::channel();
@@ -93,12 +94,15 @@ fn the_ends_of_operations_are_told() {
             assert_eq!(told.recv_timeout(LIMIT), Ok(("second pull", Some(Cancelled))));
             let lost = store.pull_owned(1u64, vec![0.0f32; 9], 0).unwrap();
             listen(&lost, "third pull");
+            // A push that has not returned fails by the loss of this worker, though its round is over.
+            soon(LIMIT, || has_pushed.load(Ordering::SeqCst));
             store.abort();
             assert_eq!(told.recv_timeout(LIMIT), Ok(("third pull", Some(Closed))));
             is_over.store(true, Ordering::SeqCst);
         } else {
             store.barrier(LIMIT).unwrap();
             store.push(1u64, &[1.0f32; 9]).unwrap();
+            has_pushed.store(true, Ordering::SeqCst);
             // No round waits for a worker that is done.
             soon(LIMIT, || is_over.load(Ordering::SeqCst));
         }
