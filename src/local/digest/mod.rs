@@ -117,25 +117,21 @@ impl Applier {
     pub(super) fn before_push(&self, push: &KeyPush<'_>, handling: &Handling) -> DigestedPush {
         let Some(log) = self.digests.get() else { return DigestedPush::default() };
         let &KeyPush { slot, values, outs, .. } = push;
-        let is_late = log.all
-            && handling.codec_of(slot.dtype).is_none()
-            && values.iter().all(|it| it.is_plain(slot.dtype))
-            && outs.iter().all(|out| is_apart(&out.lent, values, slot));
         let by_updater = matches!(handling.merger_of(slot.key), Merger::Updater(_));
         let is_large = slot.bytes() > DIGEST_BYTES && !by_updater;
+        // Values that go through a codec arrive as other ones.
+        let has_values = log.all && handling.codec_of(slot.dtype).is_none();
+        let is_late = has_values
+            && is_large
+            && values.iter().all(|it| it.is_plain(slot.dtype))
+            && outs.iter().all(|out| is_apart(&out.lent, values, slot));
+        let contributions = if has_values && !is_late { self.contributions(push) } else { None };
         let digester = is_large.then(|| StepDigester::new(log.all, is_late));
-        let is_early = !is_late || digester.is_none();
-        let contributions = is_early.then(|| self.contributions(push, handling)).flatten();
         DigestedPush { contributions, digester }
     }
 
-    /// Digests of the values of a push. None if they have none: values that go through a codec arrive as other
-    /// ones.
-    fn contributions(&self, push: &KeyPush<'_>, handling: &Handling) -> Option<Contributions> {
-        self.digests.get().filter(|log| log.all)?;
-        if handling.codec_of(push.slot.dtype).is_some() {
-            return None;
-        }
+    /// Digests of the values of a push; None if one of them cannot be gathered.
+    fn contributions(&self, push: &KeyPush<'_>) -> Option<Contributions> {
         let digest = |value: &Lent| self.digest_of_value(push.slot, value).ok();
         (0..).zip(push.values).map(|(place, value)| Some((place, digest(value)?))).collect()
     }
@@ -170,7 +166,7 @@ impl Applier {
         let StepDigests { value: digest, states, values } = made.unwrap_or_else(|| StepDigests {
             value: RunDigest::of(&value.buffer.bytes()[..slot.bytes()]),
             states: state_runs(optimizer, value).collect(),
-            values: is_late.then(|| self.contributions(push, handling)).flatten(),
+            values: is_late.then(|| self.contributions(push)).flatten(),
         });
         let record = RoundRecord {
             key: slot.key.id(),
