@@ -17,22 +17,12 @@ use std::time::Duration;
 
 use common::memory::{Memory, array};
 use common::random::{self, Random, operations};
-use common::scalar::{Scalar, convert_bits, same_bits, sum_bits, tree_bits};
+use common::scalar::{SUMMED, Scalar, convert_bits, same_bits, sum_bits, tree_bits};
 use common::watchdog::bounded;
 use kvstore::{Config, DType, ErrorKind, Key, Store, Tensor, TensorMut};
 use ndarray::ArrayView;
 
 const PATIENCE: Duration = Duration::from_secs(120);
-const DTYPES: &[DType] = &[
-    DType::F32,
-    DType::F64,
-    DType::F16,
-    DType::BF16,
-    DType::I8,
-    DType::U8,
-    DType::I32,
-    DType::I64,
-];
 const SHAPES: &[&[usize]] = &[&[6], &[5, 3], &[9, 2, 2], &[40, 70], &[3, 5000], &[1, 1], &[4, 0]];
 
 fn config(threads: &str, isa: &str) -> Config {
@@ -161,7 +151,7 @@ fn keys(player: &Player, parts: &[Part]) -> Vec<Key> {
 
 fn run(store: &Store, seed: u64, adds: bool, by_tree: bool) {
     let mut player = Player { random: Random::new(seed), tables: Vec::new(), adds, by_tree };
-    for (index, dtype) in DTYPES.iter().cycle().take(24).enumerate() {
+    for (index, dtype) in SUMMED.iter().cycle().take(36).enumerate() {
         let shape = player.random.pick(SHAPES).to_vec();
         let bits = player.bits(*dtype, shape.iter().product());
         let key = if index % 3 == 0 {
