@@ -9,6 +9,8 @@
 #           and the schemas of Kubernetes
 #   site    a virtual environment in build/site-venv with what makes the documentation site: Sphinx, its
 #           theme furo, MyST for Markdown, and griffe for the comments of Python
+#   wheel   a virtual environment in build/wheel/tools with what links and packs a wheel: cargo-zigbuild, zig
+#           and zopfli; `make wheel` asks for it
 #   tests   valgrind, libdlpack-dev, libucx0, dpkg-dev, and the launchers Slurm, Open MPI, MPICH and sshd;
 #           tests that need them are left out where they are missing
 #
@@ -18,6 +20,7 @@ set -euo pipefail
 
 python_packages=(numpy ml_dtypes safetensors pytest mypy 'setuptools>=77' wheel kubernetes-validate)
 site_packages=('sphinx>=7' furo myst-parser 'griffelib>=2')
+wheel_packages=(cargo-zigbuild ziglang zopflipy 'setuptools>=77' wheel)
 updated=no
 
 fail() {
@@ -162,6 +165,10 @@ bootstrap_site() {
   make_environment build/site-venv "${site_packages[@]}"
 }
 
+bootstrap_wheel() {
+  make_environment build/wheel/tools "${wheel_packages[@]}"
+}
+
 bootstrap_tests() {
   local missing=()
   command -v valgrind >/dev/null || missing+=(valgrind libc6-dbg)
@@ -195,7 +202,7 @@ bootstrap_daemons() {
 [ $# -gt 0 ] || set -- build checks go python site tests
 for group in "$@"; do
   case $group in
-    build | checks | go | python | site | tests) "bootstrap_$group" ;;
-    *) fail "unknown group $group; the groups are build, checks, go, python, site and tests" ;;
+    build | checks | go | python | site | wheel | tests) "bootstrap_$group" ;;
+    *) fail "unknown group $group; the groups are build, checks, go, python, site, wheel and tests" ;;
   esac
 done

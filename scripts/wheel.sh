@@ -9,21 +9,9 @@ glibc=2.28
 folder=build/wheel
 tools=$folder/tools
 target=$(uname -m)-unknown-linux-gnu
-log=$folder/tools.log
 
-bash scripts/bootstrap.sh build python
+bash scripts/bootstrap.sh build python wheel
 umask 022
-mkdir -p "$folder"
-packages=(cargo-zigbuild ziglang zopflipy 'setuptools>=77' wheel)
-if [ "$(cat "$tools/.complete" 2>/dev/null)" != "${packages[*]}" ]; then
-  echo "wheel: making $tools with ${packages[*]}"
-  "$python" -m venv --clear "$tools"
-  "$tools/bin/python" -m pip --disable-pip-version-check install "${packages[@]}" >"$log" 2>&1 || {
-    echo "wheel: ${packages[*]} cannot be installed, see $log" >&2
-    exit 1
-  }
-  echo "${packages[*]}" >"$tools/.complete"
-fi
 PATH=$root/$tools/bin:$PATH
 
 PYO3_NO_PYTHON=1 cargo zigbuild --quiet --target "$target.$glibc" --profile extension \
