@@ -511,6 +511,29 @@ typedef struct kv_key_digest {
 } kv_key_digest;
 
 /**
+ * Who took part in a round, see kv_last_round().
+ */
+typedef struct kv_round {
+    /**
+     * Set it to `sizeof(kv_round)`; later releases have more fields behind the last one.
+     */
+    size_t struct_size;
+    /**
+     * Number of the key's last closed round; in a local store of its pushes since its init. 0 before the
+     * first.
+     */
+    uint64_t round;
+    /**
+     * Number of workers whose pushes the round has.
+     */
+    uint64_t contributors;
+    /**
+     * Sum of the weights of these pushes; 0 if they had none.
+     */
+    double total_weight;
+} kv_round;
+
+/**
  * Where a tensor lives; the layout of DLPack's `DLDevice`.
  */
 typedef struct kv_device {
@@ -912,6 +935,26 @@ kv_status kv_digest(struct kv_store *store,
                     const kv_key *keys,
                     struct kv_key_digest *digests,
                     size_t count);
+
+/**
+ * Gives the last round of a key: how many workers took part in it, and the sum of their weights.
+ *
+ * Takes effect after the earlier operations of this thread; in a job it is the round of this worker's last
+ * push of the key, as kv_pull() sees it. With `on_worker_loss=continue` slices of a key may have the push of a
+ * lost worker or not: the fewest contributors of a slice count.
+ *
+ * @param key    an initialised key.
+ * @param round  `struct_size` set by the caller; receives the rest, unchanged after an error.
+ * @return `KV_ERR_KEY_NOT_FOUND`; `KV_ERR_INVALID_ARGUMENT` if `struct_size` is less than the first release's;
+ *         the error of the round if it was not merged, as from kv_pull(); `KV_ERR_TIMEOUT` if a key stays in
+ *         use, or if in a job the push of another worker is missing, or slices of the key are never of one
+ *         round; `KV_ERR_UNSUPPORTED` in a job with a server of an earlier release.
+ *
+ * Threads: any. Blocks: like kv_pull().
+ */
+kv_status kv_last_round(struct kv_store *store,
+                        kv_key key,
+                        struct kv_round *round);
 
 /**
  * Stores the first value of each key; the value is copied.
@@ -1370,6 +1413,36 @@ kv_status kv_set_key_hyperparameter(struct kv_store *store,
                                     double value);
 
 /**
+ * Gives each push after this call a weight, such as the number of samples in its batch, for means over
+ * batches of unequal sizes. The sum of a round is divided by the sum of its weights, once, before a rule or
+ * an updater gets it. So push sums over samples, not means.
+ *
+ * The weight belongs to the push of a key with all its values in the call, and to this worker alone: other
+ * workers set theirs. In one round all pushes have a weight, or none has; else it is not merged, and pulls
+ * of it are `KV_ERR_DIFFERS`. A worker without samples pushes zeros with weight 0; a round whose weights are all
+ * 0 is not merged, and pulls of it are `KV_ERR_INVALID_ARGUMENT`. kv_clear_weight() ends it.
+ *
+ * While it is set, pushes to keys of integers are `KV_ERR_DTYPE_MISMATCH`, and with tensors or keys in GPU
+ * memory `KV_ERR_UNSUPPORTED`; where a push is a round by itself (local stores, `dist_async`), one with weight 0 is
+ * `KV_ERR_INVALID_ARGUMENT`. Nothing is pushed then.
+ *
+ * @param weight  0, or from 2^-100 to 2^100.
+ * @return `KV_ERR_INVALID_ARGUMENT` for another number, `KV_ERR_UNSUPPORTED` in a job with a server of an
+ *         earlier release; nothing has changed then.
+ *
+ * Threads: any; it holds for the pushes of all threads.
+ */
+kv_status kv_set_weight(struct kv_store *store,
+                        double weight);
+
+/**
+ * Ends kv_set_weight(): the sums of later pushes are not divided.
+ *
+ * Threads: any.
+ */
+kv_status kv_clear_weight(struct kv_store *store);
+
+/**
  * Sends each value of every push after this call through a codec, as workers would: what is added
  * up is what the codec's bytes decode to. Pulls, kv_init() and kv_broadcast() are not compressed,
  * nor are keys of integers.
@@ -1484,7 +1557,7 @@ const char *kv_version(void);
 /**
  * Whether this build of the library has a feature: 1 or 0, also 0 for a name that it does not know. The
  * names are `optimizer`, `updater`, `compression`, `rows`, `tickets`, `checkpoint`, `digests`,
- * `sum_order`, `dist`, `tls`, `shm`, `ucx` and `cuda`. What a machine has, such as a GPU, is not asked.
+ * `sum_order`, `weights`, `dist`, `tls`, `shm`, `ucx` and `cuda`. What a machine has, such as a GPU, is not asked.
  *
  * @param feature  the name, in lower case.
  *

@@ -85,6 +85,17 @@ pub struct KeyInfo {
     pub shape: Box<[i64]>,
 }
 
+/// The last round of a key: who took part in it.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct KeyRound {
+    /// In a job the last closed round of the key; in a local store its pushes since its init. 0 before the first.
+    pub round: u64,
+    /// Number of workers whose pushes the round has.
+    pub contributors: u64,
+    /// Sum of the weights of these pushes; 0 if they had none.
+    pub total_weight: f64,
+}
+
 /// The interned names of a store. None is ever freed, so that pointers to them stay valid.
 #[derive(Default)]
 pub(crate) struct KeyNames {

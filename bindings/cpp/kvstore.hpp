@@ -946,6 +946,13 @@ public:
                                                 detail::terminated(name).c_str(), value));
     }
 
+    /// Gives this worker's pushes a weight, such as the number of samples of a batch: the sum of a round
+    /// is divided by the sum of its weights. See kv_set_weight().
+    void set_weight(double weight) { detail::check(kv_set_weight(raw(), weight)); }
+
+    /// Ends set_weight(). See kv_clear_weight().
+    void clear_weight() { detail::check(kv_clear_weight(raw())); }
+
     /// Sends the values of pushes through a codec: `("2bit", "threshold=0.5")`, or with numbers
     /// `("topk", {{"ratio", 0.05}})`; `"none"` for none. See kv_set_compression().
     void set_compression(std::string_view name, std::string_view params = {}) {
@@ -1047,6 +1054,15 @@ public:
         std::vector<kv_key_digest> digests(all.size());
         detail::check(kv_digest(raw(), all.data(), digests.data(), all.size()));
         return digests;
+    }
+
+    /// The last round of a key: how many workers took part, and the sum of their weights. See
+    /// kv_last_round().
+    [[nodiscard]] kv_round last_round(const AnyKey& key) const {
+        kv_round round{};
+        round.struct_size = sizeof round;
+        detail::check(kv_last_round(raw(), key.raw(raw()), &round));
+        return round;
     }
 
     /// The keys that have a value. See kv_keys().

@@ -4,8 +4,10 @@ use std::ffi::c_char;
 
 use super::guard::{guard_store, guard_store_in_callback};
 use super::handle::{self, kv_store};
-use super::types::{kv_dtype_in, kv_key, kv_key_digest, kv_status, kv_tensor, kv_ticket};
+use super::types::{kv_dtype_in, kv_key, kv_key_digest, kv_round, kv_status, kv_tensor, kv_ticket};
 use crate::deadline::Deadline;
+use crate::error::fail;
+use crate::key::KeyRound;
 use crate::local::call::DataCall;
 use crate::store::Pairs;
 
@@ -130,6 +132,42 @@ pub unsafe extern "C" fn kv_digest(
         let all = store.digest(keys)?;
         // SAFETY: header rule 2: NULL or room for `count`.
         unsafe { handle::write_digests(&all, digests, count) }
+    })
+}
+
+/// Gives the last round of a key: how many workers took part in it, and the sum of their weights.
+///
+/// Takes effect after the earlier operations of this thread; in a job it is the round of this worker's last
+/// push of the key, as kv_pull() sees it. With `on_worker_loss=continue` slices of a key may have the push of a
+/// lost worker or not: the fewest contributors of a slice count.
+///
+/// @param key    an initialised key.
+/// @param round  `struct_size` set by the caller; receives the rest, unchanged after an error.
+/// @return `KV_ERR_KEY_NOT_FOUND`; `KV_ERR_INVALID_ARGUMENT` if `struct_size` is less than the first release's;
+///         the error of the round if it was not merged, as from kv_pull(); `KV_ERR_TIMEOUT` if a key stays in
+///         use, or if in a job the push of another worker is missing, or slices of the key are never of one
+///         round; `KV_ERR_UNSUPPORTED` in a job with a server of an earlier release.
+///
+/// Threads: any. Blocks: like kv_pull().
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kv_last_round(
+    store: *mut kv_store,
+    key: kv_key,
+    round: *mut kv_round,
+) -> kv_status {
+    guard_store(store, |store| {
+        // SAFETY: header rule 2: NULL or a valid place.
+        let out = unsafe { handle::out(round, "round") }?;
+        if out.struct_size < size_of::<kv_round>() {
+            return Err(fail!(
+                InvalidArgument,
+                "last_round: struct_size is {}; set it to sizeof(kv_round)",
+                out.struct_size
+            ));
+        }
+        let KeyRound { round, contributors, total_weight } = store.last_round(key)?;
+        *out = kv_round { struct_size: out.struct_size, round, contributors, total_weight };
+        Ok(())
     })
 }
 

@@ -140,6 +140,37 @@ pub unsafe extern "C" fn kv_set_key_hyperparameter(
     })
 }
 
+/// Gives each push after this call a weight, such as the number of samples in its batch, for means over
+/// batches of unequal sizes. The sum of a round is divided by the sum of its weights, once, before a rule or
+/// an updater gets it. So push sums over samples, not means.
+///
+/// The weight belongs to the push of a key with all its values in the call, and to this worker alone: other
+/// workers set theirs. In one round all pushes have a weight, or none has; else it is not merged, and pulls
+/// of it are `KV_ERR_DIFFERS`. A worker without samples pushes zeros with weight 0; a round whose weights are all
+/// 0 is not merged, and pulls of it are `KV_ERR_INVALID_ARGUMENT`. kv_clear_weight() ends it.
+///
+/// While it is set, pushes to keys of integers are `KV_ERR_DTYPE_MISMATCH`, and with tensors or keys in GPU
+/// memory `KV_ERR_UNSUPPORTED`; where a push is a round by itself (local stores, `dist_async`), one with weight 0 is
+/// `KV_ERR_INVALID_ARGUMENT`. Nothing is pushed then.
+///
+/// @param weight  0, or from 2^-100 to 2^100.
+/// @return `KV_ERR_INVALID_ARGUMENT` for another number, `KV_ERR_UNSUPPORTED` in a job with a server of an
+///         earlier release; nothing has changed then.
+///
+/// Threads: any; it holds for the pushes of all threads.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kv_set_weight(store: *mut kv_store, weight: f64) -> kv_status {
+    guard_store(store, |store| store.set_weight(weight))
+}
+
+/// Ends kv_set_weight(): the sums of later pushes are not divided.
+///
+/// Threads: any.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kv_clear_weight(store: *mut kv_store) -> kv_status {
+    guard_store(store, crate::Store::clear_weight)
+}
+
 /// Sends each value of every push after this call through a codec, as workers would: what is added
 /// up is what the codec's bytes decode to. Pulls, kv_init() and kv_broadcast() are not compressed,
 /// nor are keys of integers.

@@ -191,6 +191,21 @@ pub struct kv_key_digest {
     pub state: u64,
 }
 
+/// Who took part in a round, see kv_last_round().
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct kv_round {
+    /// Set it to `sizeof(kv_round)`; later releases have more fields behind the last one.
+    pub struct_size: usize,
+    /// Number of the key's last closed round; in a local store of its pushes since its init. 0 before the
+    /// first.
+    pub round: u64,
+    /// Number of workers whose pushes the round has.
+    pub contributors: u64,
+    /// Sum of the weights of these pushes; 0 if they had none.
+    pub total_weight: f64,
+}
+
 /// Where a tensor lives; the layout of DLPack's `DLDevice`.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]

@@ -53,6 +53,8 @@ pub(crate) struct RoundRecord {
     pub(crate) value: RunDigest,
     pub(crate) states: SmallVec<[RunDigest; 4]>,
     pub(crate) pushes: Contributions,
+    /// Sum of the weights of the contributions; 0 if they had none.
+    pub(crate) weight: f64,
     /// The round was not merged.
     pub(crate) failed: bool,
 }
@@ -85,6 +87,9 @@ impl RoundRecord {
             put_run(out, ",", *run);
         }
         out.push_str(if self.pushes.is_empty() { "" } else { "]" });
+        if self.weight != 0.0 {
+            let _ = write!(out, ",\"weight\":{}", self.weight);
+        }
         out.push_str(if self.failed { ",\"failed\":true" } else { "" });
         seal(out, first);
     }
@@ -177,6 +182,7 @@ mod tests {
             value: run(0xab, 64),
             states: smallvec![run(1, 64), run(2, 64)],
             pushes: smallvec![(0, run(3, 64)), (5, run(u64::MAX, 64))],
+            weight: 0.0,
             failed: false,
         };
         let mut out = String::new();
@@ -191,7 +197,9 @@ mod tests {
              \"pushes\":[[0,\"0000000000000003\",64],[5,\"ffffffffffffffff\",64]]"
         );
         (record.states, record.pushes, record.failed) = (smallvec![], smallvec![], true);
+        record.weight = 32.5;
         record.write(&mut out, None, 0);
+        assert!(out.contains(",64],\"weight\":32.5,\"failed\":true,"), "{out}");
         write_setting(&mut out, 1, "sgd learning_rate=0.1", "none");
         write_name(&mut out, 1 << 63, "w");
         let head = LogHead { kind: "local", role: "worker", servers: 0, isa: "avx2", all: true };

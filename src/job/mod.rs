@@ -9,6 +9,8 @@ pub(crate) mod errors;
 pub(crate) mod options;
 pub(crate) mod remote;
 #[cfg(feature = "dist")]
+pub(crate) mod round_info;
+#[cfg(feature = "dist")]
 pub(crate) mod row_runs;
 #[cfg(feature = "dist")]
 pub(crate) mod settings;

@@ -5,7 +5,7 @@ use std::path::Path;
 use crate::deadline::Deadline;
 use crate::digest::KeyDigest;
 use crate::error::{Error, Result, fail};
-use crate::key::Key;
+use crate::key::{Key, KeyRound};
 use crate::local::call::DataCall;
 use crate::local::plan::{Pairs, RowPairs};
 use crate::role::Role;
@@ -91,6 +91,16 @@ pub(crate) trait JobMember: Send + Sync {
 
     fn done(&self) -> Result<()> {
         Err(self.no_worker("done"))
+    }
+
+    /// Refuses pushes with a weight, if `has_weight`, that the servers would not divide.
+    fn check_weights(&self, _has_weight: bool) -> Result<()> {
+        Err(self.no_worker("set_weight"))
+    }
+
+    /// The last round of a key.
+    fn last_round(&self, _key: Key) -> Result<KeyRound> {
+        Err(self.no_worker("last_round"))
     }
 
     fn set_optimizer(&self, _name: &str, _params: &str) -> Result<()> {

@@ -16,6 +16,7 @@
 #[cfg(feature = "cuda")]
 mod constants;
 mod convert;
+mod divided;
 mod half;
 #[cfg(test)]
 pub(crate) mod interpreted;
@@ -134,7 +135,7 @@ impl Isa {
     /// Writes the sum of a pass's inputs, in the order of the pass, to each of its outs.
     ///
     /// No zero is added to it; one input is copied bit for bit. f16 and bf16 are added in
-    /// f32 and rounded once, integers wrap.
+    /// f32 and rounded once, integers wrap. With a divisor the sum of floats is divided by it.
     ///
     /// # Safety
     /// Every out and every input is an array of `count` aligned elements; an out may be exactly an
@@ -146,6 +147,9 @@ impl Isa {
         }
         // SAFETY: the caller's promise; the instruction set was found available when chosen.
         unsafe {
+            if let Some(divisor) = pass.divisor {
+                return divided::sum(self, pass, divisor);
+            }
             let bytes = pass.count * pass.dtype.size();
             if let &[only] = pass.inputs
                 && bytes < OWN_COPY_BYTES
@@ -252,9 +256,9 @@ impl Isa {
         }
         if to == from {
             let (outs, inputs, traffic) = (&[dst][..], &[src][..], Traffic::Cached);
-            let order = SumOrder::Linear;
+            let (order, divisor) = (SumOrder::Linear, None);
             // SAFETY: the caller's promise.
-            unsafe { self.sum(&Pass { dtype: to, outs, inputs, count, traffic, order }) };
+            unsafe { self.sum(&Pass { dtype: to, outs, inputs, count, traffic, order, divisor }) };
             return;
         }
         // SAFETY: the caller's promise; the instruction set was found available when chosen.
@@ -279,7 +283,7 @@ impl<F: Formula> Rule for F {
         }
         // SAFETY: the caller's promise.
         unsafe {
-            if !rule::has_order::<F>(pass) {
+            if !rule::has_loops::<F>(pass) {
                 rule::merge_summed(self, isa, pass, target);
             } else if F::FUSED || !pass.dtype.is_half() {
                 isa.merge(*self, pass, target);

@@ -109,18 +109,18 @@ pub(super) const fn is_kernel_name(name: &str) -> bool {
     valid
 }
 
-/// Whether [`merge`] adds the inputs of a pass up in its order: trees have loops for fused formulas alone, as
-/// those of all others take 0.5 MB.
-pub(super) fn has_order<F: Formula>(pass: &Pass<'_>) -> bool {
+/// Whether [`merge`] makes the sum of a pass: trees have loops for fused formulas alone, as those of all others
+/// take 0.5 MB, and divided sums have none.
+pub(super) fn has_loops<F: Formula>(pass: &Pass<'_>) -> bool {
     let inputs = pass.inputs.len();
     let has_tree = F::FUSED && pass.dtype != DType::F64 && pass.order.is_in_registers(inputs);
-    pass.order.is_linear(inputs) || has_tree
+    pass.divisor.is_none() && (pass.order.is_linear(inputs) || has_tree)
 }
 
 /// See [`Rule::merge`].
 ///
 /// # Safety
-/// As there; the instruction set of the build is there, and [`has_order`].
+/// As there; the instruction set of the build is there, and [`has_loops`].
 #[inline(always)]
 pub(super) unsafe fn merge<B: Build, F: Formula>(formula: F, pass: &Pass<'_>, target: &RuleTarget) {
     // SAFETY: the caller's promise.

@@ -84,6 +84,8 @@ pub(crate) struct Pass<'a> {
     pub(crate) count: usize,
     pub(crate) traffic: Traffic,
     pub(crate) order: SumOrder<'a>,
+    /// What the sum of floats is divided by, before it is rounded to the dtype.
+    pub(crate) divisor: Option<f64>,
 }
 
 /// See [`super::Isa::sum`].

@@ -53,7 +53,8 @@ pub(super) unsafe fn merge(
 }
 
 fn plain<'a>(dtype: DType, inputs: &'a [*const u8], outs: &'a [*mut u8], count: usize) -> Pass<'a> {
-    Pass { dtype, outs, inputs, count, traffic: Traffic::Cached, order: SumOrder::Linear }
+    let (traffic, order, divisor) = (Traffic::Cached, SumOrder::Linear, None);
+    Pass { dtype, outs, inputs, count, traffic, order, divisor }
 }
 
 impl Tile {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::Local;
 use super::apply::{Applier, KeyPush};
-use super::merge::Compression;
+use super::merge::{Compression, Team};
 use super::merger::Merger;
 use super::table::Value;
 use crate::codec::{self, Codec, Residuals};
@@ -80,7 +80,8 @@ impl Applier {
         let arriving = [Lent::of(Array::of(&sum, push.slot.dtype))];
         let compression = self.compression(push, codec, kept, &value.buffer, &sum);
         let result = compression.and_then(|mut compression| {
-            let push = KeyPush { values: &arriving, ..*push };
+            // The compression divides.
+            let push = KeyPush { values: &arriving, divisor: None, ..*push };
             self.merge(&push, merger, value, Some(&mut compression))
         });
         self.buffers.lock().push(sum);
@@ -98,7 +99,10 @@ impl Applier {
     ) -> Result<Compression<'a>> {
         let (slot, values) = (push.slot, push.values);
         Residuals::prepare(codec, kept, values.len(), slot.count, stored.as_ptr())
-            .and_then(|residuals| self.team.compression(codec, slot, values, residuals, sum))
+            .and_then(|residuals| {
+                let team = Team { divisor: push.divisor, ..self.team };
+                team.compression(codec, slot, values, residuals, sum)
+            })
             .map_err(|error| self.at(push, &error))
     }
 }

@@ -54,7 +54,10 @@ impl Local {
 
     /// How the values of a call merge; empty for a call that pushes nothing.
     pub(crate) fn handling_of(&self, plan: &Plan) -> Handling {
-        if plan.values.is_empty() { Handling::PLAIN } else { self.handling.read().clone() }
+        if plan.values.is_empty() {
+            return Handling::PLAIN;
+        }
+        Handling { divisor: plan.divisor, ..self.handling.read().clone() }
     }
 
     /// Merges by a rule from now on.
@@ -117,9 +120,11 @@ impl Local {
         Ok(())
     }
 
-    /// Short calls merge as others, and not at all if the digest log needs a record of each push.
-    fn set_short_merge(&self, handling: &Handling) {
-        let short = handling.short().filter(|_| !self.applier.logs_digests());
+    /// Short calls merge as others, and not at all if the digest log needs a record of each push, or pushes have
+    /// weights.
+    pub(super) fn set_short_merge(&self, handling: &Handling) {
+        let needs_plan = self.applier.logs_digests() || self.weight.get().is_some();
+        let short = handling.short().filter(|_| !needs_plan);
         self.keys.table.set_short_merge(short.as_ref());
     }
 

@@ -21,11 +21,18 @@ pub(crate) struct Handling {
     pub(crate) rules: KeyRules,
     /// Number of the setting: in a local store of the changes before it, in a job the version of the servers.
     pub(crate) version: u64,
+    /// Weight of the pushes of a call, by which their sums are divided. None in the setting of a store.
+    pub(crate) divisor: Option<f64>,
 }
 
 impl Handling {
-    pub(crate) const PLAIN: Self =
-        Self { codec: None, merger: Merger::Assign, rules: KeyRules(None), version: 0 };
+    pub(crate) const PLAIN: Self = Self {
+        codec: None,
+        merger: Merger::Assign,
+        rules: KeyRules(None),
+        version: 0,
+        divisor: None,
+    };
 
     /// How the values of a key merge.
     #[inline]

@@ -25,6 +25,7 @@ pub(crate) mod ticket;
 pub(crate) mod updater;
 #[cfg(feature = "cuda")]
 mod watch;
+pub(crate) mod weight;
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -63,6 +64,7 @@ use table::{KeyTable, Slot, TableEntry};
 use ticket::{NoTurn, OperationLabel, TicketWork, Tickets, Turn};
 #[cfg(feature = "cuda")]
 use watch::{OperationOwner, WatchedOperation};
+use weight::PushWeight;
 
 pub(crate) struct Local {
     pub(crate) settings: Settings,
@@ -71,6 +73,8 @@ pub(crate) struct Local {
     pub(crate) tickets: Tickets<LocalOperation>,
     pub(crate) poisoned: AtomicBool,
     pub(crate) handling: RwLock<Handling>,
+    /// Of the pushes that are called from now on.
+    pub(crate) weight: PushWeight,
     /// Plans of finished operations with a ticket, for the next one.
     plans: Mutex<Vec<Plan>>,
     #[cfg(feature = "cuda")]
@@ -125,7 +129,8 @@ impl Local {
         let known = Arc::clone(&names);
         let key_name = Box::new(move |key: u64| known.label(key.into()));
         let (isa, threads, order) = (settings.isa, settings.threads, settings.sum_order);
-        let team = Team { isa, threads, order, touched: 0, digester: None };
+        let (touched, digester, divisor) = (0, None, None);
+        let team = Team { isa, threads, order, touched, digester, divisor };
         let undo = settings.updater_undo;
         let keys = LocalKeys { table: KeyTable::new(), names: Arc::clone(&names), team };
         #[cfg(feature = "cuda")]
@@ -159,6 +164,7 @@ impl Local {
             tickets: Tickets::new(id, serial, key_name),
             poisoned: AtomicBool::new(false),
             handling: RwLock::new(Handling::PLAIN),
+            weight: PushWeight::default(),
             plans: Mutex::default(),
         }
     }
@@ -265,7 +271,8 @@ impl Local {
         patience: &LazyDeadline,
     ) -> Result<()> {
         let part = if call == DataCall::PushRows { TensorUse::Value } else { TensorUse::Out };
-        plan.build_rows(&self.keys.scene(call.name()).within(patience), pairs, part)
+        plan.build_rows(&self.keys.scene(call.name()).within(patience), pairs, part)?;
+        self.weigh(call.name(), plan, true)
     }
 
     pub(crate) fn patience(&self) -> LazyDeadline {
@@ -373,6 +380,11 @@ impl Local {
             plan.add_plain(&entry.slot, key.values, key.outs);
             Some(())
         };
+        if self.weight.get().is_some() {
+            plan.build(&scene, values, outs)?;
+            self.weigh(call.name(), plan, true)?;
+            return Ok(None);
+        }
         if with_one(&self.keys.table, values, outs, add).is_some() {
             return Ok(None);
         }

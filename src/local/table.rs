@@ -77,6 +77,8 @@ pub(crate) struct Value {
     pub(crate) buffer: Buffer,
     /// Pushes of the key since its init; not counted on a server.
     pub(crate) merges: u64,
+    /// Weight of the last of them; 0 if it had none.
+    pub(crate) weight: f64,
     /// The optimizer's state of the key.
     pub(crate) state: Option<OptimizerState>,
     /// The memory of a key on a device; the buffer is empty then.
@@ -91,6 +93,7 @@ impl Value {
             residuals: None,
             buffer,
             merges: 0,
+            weight: 0.0,
             state: None,
             #[cfg(feature = "cuda")]
             device: None,

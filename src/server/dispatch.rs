@@ -7,6 +7,7 @@ use super::slice_digests::{DigestOptions, SliceDigests};
 use super::slice_queue::{SliceQueue, SliceReply, SliceTask, TaskList};
 use crate::codec::{self, Origin};
 use crate::error::{Result, fail};
+use crate::job::round_info;
 use crate::job::row_runs::KeyPartition;
 use crate::job::settings::Change;
 use crate::job::wanted::{self, WANT_DIGEST, WANT_STATE};
@@ -123,7 +124,7 @@ impl DispatchState {
                 self.shards.insert(slice, Arc::new(shard.ok()?));
                 (slice, SliceTask::Install(data))
             }
-            ServerAction::Add { slice, round, rank, first, codec, setting, data } => {
+            ServerAction::Add { slice, round, rank, first, codec, setting, weight, data } => {
                 let by_tree = self.by_tree;
                 let is_encoded = codec > 0 && !by_tree;
                 let handling = if is_encoded { self.handling(setting) } else { None };
@@ -131,7 +132,8 @@ impl DispatchState {
                 let (rank, round) = (rank.into(), round - 1);
                 let block = self.shard(&slice)?.first_block();
                 let origin = Origin { key: slice.key, rank, round, block };
-                (slice, SliceTask::Add { first, by_tree, rows, data, origin, handling })
+                let weight = round_info::weight_of(weight);
+                (slice, SliceTask::Add { first, by_tree, rows, data, origin, weight, handling })
             }
             ServerAction::Restore { slice, data } => {
                 (slice, SliceTask::Restore(data, self.handling(u64::MAX)?))

@@ -1,6 +1,7 @@
 //! Server (also called: parameter server, shard), and the process of a scheduler, until the job ends.
 
 mod dispatch;
+mod round_weights;
 mod slice_context;
 mod slice_digests;
 mod slice_merge;

@@ -27,6 +27,8 @@ pub(super) struct DigestOptions {
 #[derive(Clone, Copy)]
 pub(super) struct RoundEnd {
     pub(super) round: u64,
+    /// Sum of the weights of its contributions; 0 without weights.
+    pub(super) weight: f64,
     pub(super) failed: bool,
     /// Whether the value is the only contribution now.
     pub(super) is_contribution: bool,
@@ -140,7 +142,7 @@ impl SliceDigests {
         value: &Value,
         handling: &Handling,
     ) {
-        let RoundEnd { round, failed, is_contribution } = end;
+        let RoundEnd { round, weight, failed, is_contribution } = end;
         let pushes = self.options.all.then(|| std::mem::take(&mut *self.pushes.lock()));
         let digest = match pushes.as_deref() {
             Some([(_, only)]) if is_contribution => *only,
@@ -159,6 +161,7 @@ impl SliceDigests {
             value: digest,
             states,
             pushes: pushes.unwrap_or_default(),
+            weight,
             failed,
         };
         log.add(record, || handling.describe());

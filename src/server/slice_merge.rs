@@ -10,6 +10,7 @@ use crate::error::{Result, fail};
 use crate::job::row_runs;
 use crate::kernel::SumOrder;
 use crate::local::apply::{CallLimits, KeyPush};
+use crate::local::merge::Team;
 use crate::local::merger::Merger;
 use crate::local::plan::RowsOf;
 use crate::local::table::Slot;
@@ -23,19 +24,55 @@ pub(super) struct SliceSum {
     pub(super) dtype: DType,
 }
 
-/// Merges values into the stored one.
-pub(super) fn merge(of: SliceContext<'_>, values: &[Lent], merger: &Merger) -> Result<()> {
-    let ours = !matches!(merger, Merger::Updater(_));
-    let _floats = ours.then(DefaultFloats::enter);
-    let (applier, value) = (&of.local.applier, &mut of.slot.value.own());
-    as_push(of.slot, values, |push| applier.merge(push, merger, value, None)).map(|_| ())
+/// How the sum of a round merges: divided first, if it has weights.
+#[derive(Clone, Copy)]
+pub(super) struct Divided<'a> {
+    pub(super) merger: &'a Merger,
+    pub(super) divisor: Option<f64>,
 }
 
-/// Adds a contribution to the sum before it, if there is one, in memory of its own.
+impl Divided<'_> {
+    /// For a sum that has been divided.
+    pub(super) fn undivided(self) -> Self {
+        Self { divisor: None, ..self }
+    }
+}
+
+/// Merges values into the stored one.
+pub(super) fn merge(of: SliceContext<'_>, values: &[Lent], by: Divided<'_>) -> Result<()> {
+    let ours = !matches!(by.merger, Merger::Updater(_));
+    let _floats = ours.then(DefaultFloats::enter);
+    let (applier, value) = (&of.local.applier, &mut of.slot.value.own());
+    let merge = |push: &KeyPush<'_>| applier.merge(push, by.merger, value, None);
+    as_push(of.slot, values, by.divisor, merge).map(|_| ())
+}
+
+/// Merges a sum in a wider dtype than the slot's: divides it there, and rounds it once.
+pub(super) fn divide(of: SliceContext<'_>, sum: Lent, by: Divided<'_>) -> Result<()> {
+    if by.divisor.is_none() {
+        return merge(of, &[sum], by);
+    }
+    let SliceContext { slot, local, blocks } = of;
+    let wide = wide_slot(slot)?;
+    let quotient = blocks.take(wide.bytes())?;
+    let team = Team { divisor: by.divisor, ..local.keys.team };
+    let divided = {
+        let _floats = DefaultFloats::enter();
+        team.sum(&wide, &[sum], &quotient)
+    };
+    let quotients = [Lent::of(Array::of(&quotient, wide.dtype))];
+    let merged = divided.and_then(|()| merge(of, &quotients, by.undivided()));
+    blocks.give_back(quotient);
+    merged
+}
+
+/// Adds a contribution to the sum before it, if there is one, in memory of its own; the last one of a round with
+/// its divisor.
 pub(super) fn fold(
     of: SliceContext<'_>,
     before: Option<SliceSum>,
     next: &Bytes,
+    divisor: Option<f64>,
 ) -> Result<SliceSum> {
     let SliceContext { slot, local, blocks } = of;
     let dtype = match slot.dtype {
@@ -50,7 +87,7 @@ pub(super) fn fold(
         let so_far = before.as_ref().map(|sum| Lent::of(Array::of(&sum.buffer, sum.dtype)));
         let values: SmallVec<[Lent; 2]> =
             so_far.into_iter().chain([lent(bytes, slot.dtype)]).collect();
-        local.keys.team.sum(&wide, &values, &buffer)
+        Team { divisor, ..local.keys.team }.sum(&wide, &values, &buffer)
     });
     if let Some(before) = before {
         blocks.give_back(before.buffer);
@@ -64,34 +101,41 @@ pub(super) fn merge_rows<'a>(
     of: SliceContext<'_>,
     (dtype, order): (DType, SumOrder<'static>),
     pushed: impl Iterator<Item = (u64, RowsOf<'a>)>,
-    merger: &Merger,
+    by: Divided<'_>,
 ) -> Result<()> {
     let SliceContext { slot, local, blocks } = of;
     let value = &mut slot.value.own();
     if dtype == slot.dtype {
         let merge = |push: &KeyPush<'_>| {
-            local.applier.merge_pushed_rows(push, order, pushed, value, merger)
+            local.applier.merge_pushed_rows(push, order, pushed, value, by.merger)
         };
-        return as_push(slot, &[], merge).map(|_| ());
+        return as_push(slot, &[], by.divisor, merge).map(|_| ());
     }
     // Each row is rounded once, when its sum is pushed.
     let wide = wide_slot(slot)?;
     let take = |bytes| blocks.take(bytes);
-    let (ids, sums) = local.applier.sum_pushed_rows(&wide, order, pushed, take)?;
+    let team = Team { order, divisor: by.divisor, ..local.keys.team };
+    let (ids, sums) = local.applier.sum_pushed_rows(team, &wide, pushed, take)?;
     let (lent, shape) = (Lent::of(Array::of(&sums, dtype)), [i64::MAX]);
     let rounded = [(0, RowsOf { lent: &lent, shape: &shape, ids: &ids })].into_iter();
-    let merged = as_push(slot, &[], |push| {
-        local.applier.merge_pushed_rows(push, order, rounded, value, merger)
+    let merged = as_push(slot, &[], None, |push| {
+        local.applier.merge_pushed_rows(push, order, rounded, value, by.merger)
     });
     blocks.give_back(sums);
     merged.map(|_| ())
 }
 
 /// Merges like a push of the local store, without an outer deadline or a cancellation.
-fn as_push<T>(slot: &Slot, values: &[Lent], merge: impl FnOnce(&KeyPush<'_>) -> T) -> T {
+fn as_push<T>(
+    slot: &Slot,
+    values: &[Lent],
+    divisor: Option<f64>,
+    merge: impl FnOnce(&KeyPush<'_>) -> T,
+) -> T {
     let patience = crate::deadline::LazyDeadline::new(None);
     let limits = CallLimits { patience: &patience, cancel: None };
-    merge(&KeyPush { call: "push", slot, values, outs: &[], limits, touched: 0, digester: None })
+    let (outs, touched, digester) = (&[][..], 0, None);
+    merge(&KeyPush { call: "push", slot, values, outs, limits, touched, digester, divisor })
 }
 
 /// Units of a push of rows, and their values, which are of a dtype.

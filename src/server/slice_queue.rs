@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::slice_context::SliceContext;
 use super::slice_digests::{RoundEnd, SliceDigests};
+use super::slice_merge::Divided;
 use super::slice_value::SliceValue;
 use crate::codec::Origin;
 use crate::error::{Result, fail};
@@ -33,6 +34,7 @@ pub(super) enum SliceTask {
         rows: bool,
         data: Bytes,
         origin: Origin,
+        weight: Option<f64>,
         handling: Option<Arc<Handling>>,
     },
     Restore(Bytes, Arc<Handling>),
@@ -151,7 +153,12 @@ impl SliceQueue {
 
     /// Adds a contribution to the open round, or records why it cannot be added.
     fn add(&self, state: &mut SliceValue, of: SliceContext<'_>, task: SliceTask) {
-        let SliceTask::Add { first, by_tree, rows, data, origin, handling } = task else { return };
+        let SliceTask::Add { first, by_tree, rows, data, origin, weight, handling } = task else {
+            return;
+        };
+        if let Err(error) = state.weights.add(first, origin.rank, weight) {
+            state.lose(error);
+        }
         let added = if !first && of.slot.dtype.is_opaque() {
             let dtype = of.slot.dtype.name();
             Err(fail!(Unsupported, "values of {dtype} are not added, and two were pushed"))
@@ -205,6 +212,8 @@ impl SliceQueue {
             let key = of.local.keys.names.label(self.slot.key);
             let reason = match error.kind() {
                 crate::ErrorKind::Callback => Reason::Callback,
+                crate::ErrorKind::Differs => Reason::Differs,
+                crate::ErrorKind::DtypeMismatch => Reason::DtypeMismatch,
                 _ => Reason::Invalid,
             };
             let text = format!("on the server: {key}: {}", error.message());
@@ -222,15 +231,19 @@ impl SliceQueue {
         handling: &Handling,
     ) -> Result<()> {
         state.set_failure(None);
+        let merger = handling.merger_of(self.slot.key);
+        let divisor = state.weights.close(of.slot.dtype);
         let closed = match state.take_lost() {
             Some(error) => Err(error),
             None => self
-                .check_whole(handling.merger_of(self.slot.key))
-                .and_then(|()| state.close(of, by_tree, handling)),
+                .check_whole(merger)
+                .and(divisor)
+                .and_then(|divisor| state.close(of, by_tree, Divided { merger, divisor })),
         };
         if let Some(digests) = self.digests() {
             let is_contribution = matches!(closed, Ok(true));
-            let end = RoundEnd { round, failed: closed.is_err(), is_contribution };
+            let weight = state.weights.closed().total_weight;
+            let end = RoundEnd { round, weight, failed: closed.is_err(), is_contribution };
             state.with_stored(of.slot, |stored, value| {
                 digests.close((of.slot, end), stored, value, handling);
             });
@@ -288,8 +301,8 @@ mod tests {
             let post = |job| shard.post(job, TaskList::default);
             let add = |rank, data| {
                 let origin = Origin { key: 1, rank, round: 0, block: 0 };
-                let (first, handling) = (rank == 0, None);
-                post(SliceTask::Add { first, by_tree, rows, data, origin, handling });
+                let (first, weight, handling) = (rank == 0, None, None);
+                post(SliceTask::Add { first, by_tree, rows, data, origin, weight, handling });
             };
             post(SliceTask::Install(bytes(1)));
             add(0, bytes(0));
@@ -317,7 +330,8 @@ mod tests {
         let plain = Arc::new(Handling::PLAIN);
         let add = |first, data, handling| {
             let origin = Origin { key: 1, rank: 0, round: 0, block: 0 };
-            SliceTask::Add { first, by_tree: false, rows: false, data, origin, handling }
+            let (by_tree, rows, weight) = (false, false, None);
+            SliceTask::Add { first, by_tree, rows, data, origin, weight, handling }
         };
         post(SliceTask::Install(bytes(1)));
         post(add(true, bytes(2), None));
@@ -354,7 +368,8 @@ mod tests {
         let add = |rank, data| {
             let origin = Origin { key: 1, rank, round: 0, block: 0 };
             let (first, by_tree, rows, handling) = (rank == 0, true, false, None);
-            post(SliceTask::Add { first, by_tree, rows, data, origin, handling });
+            let weight = None;
+            post(SliceTask::Add { first, by_tree, rows, data, origin, weight, handling });
         };
         let close = || {
             post(SliceTask::Close { round: 1, by_tree: true, handling: Arc::new(Handling::PLAIN) });

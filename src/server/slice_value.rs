@@ -6,15 +6,16 @@ use std::sync::Arc;
 
 use smallvec::{SmallVec, smallvec};
 
+use super::round_weights::RoundWeights;
 use super::slice_context::{SliceContext, lent};
-use super::slice_merge::{SliceSum, fold, merge, merge_rows, part_of, rows_of};
+use super::slice_merge::{Divided, SliceSum, divide, fold, merge, merge_rows, part_of, rows_of};
 use super::tree_sum::{Subtree, TreeSum};
 use crate::digest::RunDigest;
 use crate::error::{Error, Result, fail};
 use crate::job::slice_digest;
 use crate::job::slice_state::{self, StateUpdate};
 use crate::job::sums::sum_dtype;
-use crate::job::wanted::{WANT_DIGEST, WANT_ROWS, WANT_STATE, WANT_UNSENT, WANT_VALUE};
+use crate::job::wanted::{WANT_DIGEST, WANT_ROUND, WANT_ROWS, WANT_STATE, WANT_UNSENT, WANT_VALUE};
 use crate::kernel::SumOrder;
 use crate::local::digest::state_runs;
 use crate::local::merger::{Handling, Merger};
@@ -33,6 +34,7 @@ pub(super) struct SliceValue {
     shared: Option<Block>,
     /// Last contribution to the open round.
     last: Option<Bytes>,
+    pub(super) weights: RoundWeights,
     extras: Option<Box<SliceExtras>>,
 }
 
@@ -215,7 +217,7 @@ impl SliceValue {
         }
         let Some(before) = self.last.replace(data) else { return Ok(()) };
         let extras = self.extras_mut();
-        extras.sum = Some(fold(of, extras.sum.take(), &before)?);
+        extras.sum = Some(fold(of, extras.sum.take(), &before, None)?);
         Ok(())
     }
 
@@ -224,25 +226,27 @@ impl SliceValue {
         &mut self,
         of: SliceContext<'_>,
         by_tree: bool,
-        handling: &Handling,
+        merge_by: Divided<'_>,
     ) -> Result<bool> {
+        let divisor = merge_by.divisor;
         if self.has_pieces() {
-            return self.close_rows(of, by_tree, handling).map(|()| false);
+            return self.close_rows(of, by_tree, merge_by).map(|()| false);
         }
         let SliceContext { slot, blocks, .. } = of;
-        let Some(last) = self.last.take() else { return self.close_tree(of, handling) };
+        let Some(last) = self.last.take() else { return self.close_tree(of, merge_by) };
         let sum = self.take_sum();
-        let merger = handling.merger_of(slot.key);
-        if let (Merger::Assign, None) = (merger, &sum) {
+        let is_assigned = matches!(merge_by.merger, Merger::Assign);
+        if is_assigned && divisor.is_none() && sum.is_none() {
             return self.replace(of, last).map(|()| true);
         }
-        self.take_back(of, !matches!(merger, Merger::Assign))?;
+        self.take_back(of, !is_assigned)?;
         let sum = match sum {
-            // Adds the last contribution too; the merge rounds the sum once.
-            Some(sum) if sum.dtype != slot.dtype => Some(fold(of, Some(sum), &last)?),
+            // Adds the last contribution too, and divides; the merge rounds the sum once.
+            Some(sum) if sum.dtype != slot.dtype => Some(fold(of, Some(sum), &last, divisor)?),
             sum => sum,
         };
         let rounded = sum.as_ref().is_some_and(|sum| sum.dtype != slot.dtype);
+        let merge_by = if rounded { merge_by.undivided() } else { merge_by };
         let merged = last.read(|bytes| {
             let newest = lent(bytes, slot.dtype);
             let so_far = sum.as_ref().map(|sum| Lent::of(Array::of(&sum.buffer, sum.dtype)));
@@ -251,7 +255,7 @@ impl SliceValue {
                 Some(sum) if rounded => smallvec![sum],
                 so_far => so_far.into_iter().chain([newest]).collect(),
             };
-            merge(of, &values, merger)
+            merge(of, &values, merge_by)
         });
         if let Some(sum) = sum {
             blocks.give_back(sum.buffer);
@@ -260,7 +264,7 @@ impl SliceValue {
     }
 
     /// Merges the subtrees of the round; gives whether the value is the only contribution now.
-    fn close_tree(&mut self, of: SliceContext<'_>, handling: &Handling) -> Result<bool> {
+    fn close_tree(&mut self, of: SliceContext<'_>, merge_by: Divided<'_>) -> Result<bool> {
         let SliceContext { slot, blocks, .. } = of;
         let Some(extras) = self.extras.as_mut().filter(|it| !it.tree.is_empty()) else {
             return Ok(false);
@@ -269,18 +273,19 @@ impl SliceValue {
         // The merge adds two of them, unless it has to round the sum.
         let most = if dtype == slot.dtype { 2 } else { 1 };
         let mut subtrees = extras.tree.take(of, most)?;
-        let merger = handling.merger_of(slot.key);
-        let is_assigned = matches!(merger, Merger::Assign);
-        if let ([Subtree::Arrived(_)], true, 2) = (&*subtrees, is_assigned, most)
+        let is_assigned = matches!(merge_by.merger, Merger::Assign);
+        let is_copied = is_assigned && merge_by.divisor.is_none() && most == 2;
+        if let ([Subtree::Arrived(_)], true) = (&*subtrees, is_copied)
             && let Some(Subtree::Arrived(only)) = subtrees.pop()
         {
             return self.replace(of, only).map(|()| true);
         }
         self.take_back(of, !is_assigned)?;
         let merged = match &*subtrees {
-            [only] => only.with(dtype, |only| merge(of, &[only], merger)),
+            [only] if most == 1 => only.with(dtype, |only| divide(of, only, merge_by)),
+            [only] => only.with(dtype, |only| merge(of, &[only], merge_by)),
             [left, right] => left
-                .with(dtype, |left| right.with(dtype, |right| merge(of, &[left, right], merger))),
+                .with(dtype, |left| right.with(dtype, |right| merge(of, &[left, right], merge_by))),
             _ => Err(fail!(Internal, "a round of {} sums", subtrees.len())),
         };
         subtrees.into_iter().for_each(|it| it.give_back(blocks));
@@ -304,7 +309,7 @@ impl SliceValue {
         &mut self,
         of: SliceContext<'_>,
         by_tree: bool,
-        handling: &Handling,
+        merge_by: Divided<'_>,
     ) -> Result<()> {
         let SliceContext { slot, .. } = of;
         let pieces = std::mem::take(&mut self.extras_mut().pieces);
@@ -334,7 +339,7 @@ impl SliceValue {
             .iter()
             .map(|(position, ids, lent)| (*position, RowsOf { lent, shape: &shape, ids }));
         let order = if by_tree { SumOrder::Tree } else { SumOrder::Linear };
-        merge_rows(of, (dtype, order), pushed, handling.merger_of(slot.key))
+        merge_rows(of, (dtype, order), pushed, merge_by)
     }
 
     /// Makes the stored value exclusively owned again, for a change in place; `content` keeps the stored
@@ -390,6 +395,10 @@ impl SliceValue {
                 let whole = || RunDigest::of(&shared.bytes()[..slot.bytes()]);
                 let runs = std::iter::once(known.unwrap_or_else(whole));
                 blocks.join(&[&slice_digest::encode(runs.chain(states))])
+            }
+            Some((&WANT_ROUND, _)) => {
+                let [contributors, weight] = self.weights.closed().encode();
+                blocks.join(&[&contributors, &weight])
             }
             Some(_) => Err(fail!(InvalidArgument, "the pull wants what no server has")),
         };

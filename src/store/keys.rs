@@ -5,7 +5,7 @@ use std::ffi::c_char;
 use super::{CallClass, Store};
 use crate::digest::KeyDigest;
 use crate::error::{Error, Result, fail};
-use crate::key::{Key, KeyInfo};
+use crate::key::{Key, KeyInfo, KeyRound};
 use crate::spans;
 
 impl Store {
@@ -72,6 +72,19 @@ impl Store {
         self.enter(CallClass::Work, |local| match &self.remote {
             Some(remote) => remote.digest(keys),
             None => local.digest(keys),
+        })
+    }
+
+    /// The last round of a key with this thread's pushes: how many workers took part in it, and the sum of their
+    /// weights.
+    ///
+    /// # Errors
+    /// As [`Store::digest`]; the error of the round if it was not merged.
+    pub fn last_round(&self, key: impl Into<Key>) -> Result<KeyRound> {
+        let key = key.into();
+        self.enter(CallClass::Work, |local| match &self.remote {
+            Some(remote) => remote.last_round(key),
+            None => local.last_round(key),
         })
     }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::{CallClass, Merger, Store, Updater, UpdaterError};
 use crate::error::Result;
 use crate::key::Key;
+use crate::local::Local;
 use crate::log::{Level, log};
 use crate::tensor::{Tensor, TensorMut};
 
@@ -105,6 +106,35 @@ impl Store {
         self.enter(CallClass::Work, |local| match &self.remote {
             Some(remote) => remote.set_key_hyperparameter(key, name, value),
             None => local.set_key_option(call, key, name, value),
+        })
+    }
+
+    /// Gives each push after this call a weight, such as the number of samples in its batch. The sum of a round
+    /// is divided by the sum of its weights: pushes of sums over samples become means.
+    ///
+    /// The weight is 0, or from 2^-100 to 2^100, and is this worker's alone. In one round either all pushes have
+    /// one or none has.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for another number, `Unsupported` in a job with a server of an earlier release; nothing
+    /// has changed then.
+    pub fn set_weight(&self, weight: f64) -> Result<()> {
+        self.change_weight(Some(weight))
+    }
+
+    /// Ends [`Store::set_weight`]: the sums of later pushes are not divided.
+    pub fn clear_weight(&self) -> Result<()> {
+        self.change_weight(None)
+    }
+
+    fn change_weight(&self, weight: Option<f64>) -> Result<()> {
+        self.enter(CallClass::Work, |local| {
+            Local::check_weight(weight)?;
+            if let Some(remote) = &self.remote {
+                remote.check_weights(weight.is_some())?;
+            }
+            local.set_weight(weight);
+            Ok(())
         })
     }
 

@@ -54,6 +54,8 @@ pub(super) enum OutgoingValue {
 pub(super) struct CallInputs<'a> {
     pub(super) lent: &'a [Lent],
     pub(super) coding: Option<(&'a Codec, &'a mut WorkerResiduals)>,
+    /// Of its pushes.
+    pub(super) weight: Option<f64>,
 }
 
 /// Maximum number of loans that are tried for one value.

@@ -3,7 +3,6 @@
 mod call;
 mod collective;
 mod completions;
-mod digests;
 mod inits;
 mod inputs;
 #[cfg(test)]
@@ -11,6 +10,7 @@ mod long_lists;
 mod lookup;
 mod memory;
 mod message_limit;
+mod queries;
 mod requests;
 mod rows;
 #[cfg(test)]
@@ -35,7 +35,7 @@ use crate::job::errors::error_of;
 use crate::job::remote::JobMember;
 use crate::job::settings::Change;
 use crate::job::{options, telemetry};
-use crate::key::Key;
+use crate::key::{Key, KeyRound};
 use crate::local::call::DataCall;
 use crate::local::kind::StoreKind;
 use crate::local::merger::Handling;
@@ -614,6 +614,15 @@ impl JobMember for WorkerStore {
     fn load(&self, path: &Path) -> Result<()> {
         self.check_writes("load")?;
         self.load_together(path)
+    }
+
+    fn check_weights(&self, has_weight: bool) -> Result<()> {
+        self.check_writes("set_weight")?;
+        if has_weight { self.check_knows_weights("set_weight") } else { Ok(()) }
+    }
+
+    fn last_round(&self, key: Key) -> Result<KeyRound> {
+        self.round_of(key)
     }
 
     fn set_optimizer(&self, name: &str, params: &str) -> Result<()> {

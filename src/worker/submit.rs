@@ -10,8 +10,10 @@ use super::rows::WantedRows;
 use super::{WorkerStore, WorkerSums};
 use crate::deadline::Deadline;
 use crate::error::{Error, Result, fail};
+use crate::job::round_info;
 use crate::local::call::DataCall;
 use crate::local::counters::CallTally;
+use crate::local::kind::StoreKind;
 use crate::local::plan::{self, KeyGroup, Pairs, Plan, RowPairs};
 use crate::runtime::Bytes;
 use kvstore_protocol::{PullDependency, Time};
@@ -20,6 +22,11 @@ use kvstore_protocol::{PullDependency, Time};
 pub(super) const AT_ONCE: (usize, usize) = (128, 512 << 10);
 
 impl WorkerStore {
+    /// Whether each push is a round by itself.
+    fn is_asynchronous(&self) -> bool {
+        matches!(self.kind, StoreKind::DistAsync | StoreKind::DistDeviceAsync)
+    }
+
     fn check_call(&self, call: DataCall) -> Result<()> {
         match call {
             DataCall::Pull | DataCall::PullRows => Ok(()),
@@ -43,6 +50,7 @@ impl WorkerStore {
         if call == DataCall::PushRows {
             self.check_opaque(call, plan)?;
             self.check_counts(call, plan)?;
+            self.local.weigh(call.name(), plan, self.is_asynchronous())?;
             self.leave_unfinished();
         }
         Ok(())
@@ -116,8 +124,9 @@ impl WorkerStore {
             memory.requests.push_back(KeyRequest { key, what });
         }
         plan.groups = groups;
+        let inputs = CallInputs { weight: plan.divisor, ..CallInputs::default() };
         let call = memory.begin(self.home(), ticket, plan, parts);
-        self.launch(memory, call, CallInputs::default(), priority, deadline)
+        self.launch(memory, call, inputs, priority, deadline)
     }
 
     /// Checks a call, and fills its empty plan. A broadcast initialises here, and is then submitted as a pull.
@@ -142,6 +151,7 @@ impl WorkerStore {
         if call != DataCall::Pull {
             self.check_opaque(call, plan)?;
             self.check_counts(call, plan)?;
+            self.local.weigh(name, plan, self.is_asynchronous())?;
             self.leave_unfinished();
         }
         Ok(call)
@@ -179,7 +189,7 @@ impl WorkerStore {
         plan.groups = groups;
         let mut unsent = codec.map(|codec| (codec, self.unsent.lock()));
         let coding = unsent.as_mut().map(|(codec, unsent)| (&**codec, &mut **unsent));
-        let inputs = CallInputs { lent: &values, coding };
+        let inputs = CallInputs { lent: &values, coding, weight: plan.divisor };
         let call = memory.begin(self.home(), ticket, plan, parts);
         let sent = self.launch(memory, call, inputs, priority, deadline);
         memory.values = values;
@@ -215,7 +225,8 @@ impl WorkerStore {
             // Values prepared before an error are sent: the codec's residual counts them as sent.
             let failure = until_error(some, made);
             let behind = first + made.len();
-            let started = self.start(&call, first, made.drain(..), priority, end);
+            let of_call = (priority, round_info::bits_of(values.weight));
+            let started = self.start(&call, first, made.drain(..), of_call, end);
             let all = started.map_err(|error| (first, error));
             match all.and(failure.map_or(Ok(()), |error| Err((behind, error)))) {
                 Ok(()) => first = behind,
@@ -237,10 +248,11 @@ impl WorkerStore {
         call: &Arc<PendingCall>,
         first: usize,
         requests: impl Iterator<Item = KeyRequest<Bytes>>,
-        priority: i32,
+        (priority, weight): (i32, u64),
         end: Time,
     ) -> Result<()> {
         self.step_with(|worker, open, now| {
+            worker.weigh(weight);
             for (part, KeyRequest { key, what }) in (first..).zip(requests) {
                 let operation = match what {
                     KeyOperation::PushPull(value) => {

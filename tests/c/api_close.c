@@ -20,6 +20,9 @@ static void check_refuses_work(kv_store *store) {
     CHECK_STATUS(kv_remove(store, &key, 1), KV_ERR_CLOSED);
     CHECK_STATUS(kv_key_device(store, 1, &(kv_device){KV_CPU, 0}), KV_ERR_CLOSED);
     CHECK_STATUS(kv_digest(store, &key, &(kv_key_digest){0, 0, 0}, 1), KV_ERR_CLOSED);
+    CHECK_STATUS(kv_last_round(store, key, &(kv_round){sizeof(kv_round), 0, 0, 0}), KV_ERR_CLOSED);
+    CHECK_STATUS(kv_set_weight(store, 1), KV_ERR_CLOSED);
+    CHECK_STATUS(kv_clear_weight(store), KV_ERR_CLOSED);
     CHECK_STATUS(kv_set_optimizer_for(store, &key, 1, "sgd", NULL), KV_ERR_CLOSED);
     CHECK_STATUS(kv_save(store, "file"), KV_ERR_CLOSED);
     CHECK_STATUS(kv_load(store, "file"), KV_ERR_CLOSED);

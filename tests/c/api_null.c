@@ -44,6 +44,9 @@ static void without_a_store(void) {
     CHECK_REFUSED(kv_key_device(NULL, key, &(kv_device){KV_CPU, 0}));
     CHECK_REFUSED(kv_keys(NULL, NULL, 0, &size));
     CHECK_REFUSED(kv_digest(NULL, NULL, NULL, 0));
+    CHECK_REFUSED(kv_last_round(NULL, key, NULL));
+    CHECK_REFUSED(kv_set_weight(NULL, 1));
+    CHECK_REFUSED(kv_clear_weight(NULL));
     CHECK_REFUSED(kv_set_optimizer_for(NULL, NULL, 0, "sgd", NULL));
     CHECK_REFUSED(kv_init(NULL, &key, &tensor, 1));
     CHECK_REFUSED(kv_init(NULL, NULL, NULL, 0));

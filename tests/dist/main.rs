@@ -45,3 +45,4 @@ mod transports;
 mod tree;
 mod updaters;
 mod values;
+mod weights;

@@ -47,6 +47,7 @@ void digests_are_those_of_the_bytes() {
     CHECK(store.digest("weight").front().value == ~sum);
     CHECK(store.digest(std::vector<int>{}).empty());
     CHECK_THROWS(store.digest(9), KV_ERR_KEY_NOT_FOUND, "key 9");
+    CHECK_THROWS((void)store.last_round(9), KV_ERR_KEY_NOT_FOUND, "key 9");
 }
 
 template <class Integer>

@@ -72,7 +72,7 @@ from ._errors import (
 )
 from ._foreign import warn_of_foreign as _warn_of_foreign
 from ._lent import DeviceArray
-from ._store import KeyDigest, KeyInfo, KVStore, capable, create
+from ._store import KeyDigest, KeyInfo, KeyRound, KVStore, capable, create
 from ._streams import set_stream, stream
 from ._ticket import Ticket
 
@@ -99,6 +99,7 @@ __all__ = [
     "KeyExistsError",
     "KeyInfo",
     "KeyNotFoundError",
+    "KeyRound",
     "NameCollisionError",
     "NetworkError",
     "OptionError",

@@ -51,6 +51,17 @@ class Digest(ctypes.Structure):
     _fields_ = [("round", c_uint64), ("value", c_uint64), ("state", c_uint64)]
 
 
+class Round(ctypes.Structure):
+    """A kv_round."""
+
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("round", c_uint64),
+        ("contributors", c_uint64),
+        ("total_weight", c_double),
+    ]
+
+
 Updater = CFUNCTYPE(c_int32, c_void_p, c_uint64, POINTER(Tensor), POINTER(Tensor))
 Logger = CFUNCTYPE(None, c_void_p, c_int32, c_char_p)
 Done = CFUNCTYPE(None, c_void_p, c_uint64, c_int32)
@@ -103,6 +114,9 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "kv_set_hyperparameter": (c_void_p, c_char_p, c_double),
     "kv_set_key_hyperparameter": (c_void_p, c_uint64, c_char_p, c_double),
     "kv_set_compression": (c_void_p, c_char_p, c_char_p),
+    "kv_set_weight": (c_void_p, c_double),
+    "kv_clear_weight": (c_void_p,),
+    "kv_last_round": (c_void_p, c_uint64, c_void_p),
     "kv_save": (c_void_p, c_char_p),
     "kv_load": (c_void_p, c_char_p),
     "kv_config_free": (c_void_p,),

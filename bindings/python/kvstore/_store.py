@@ -21,7 +21,7 @@ from ._call import check, failure_of, library, wait
 from ._errors import ClosedError, InvalidArgumentError, Status
 from ._handle import Handle, run_postponed
 from ._keys import keys_of
-from ._library import Device, Digest
+from ._library import Device, Digest, Round
 from ._native import Call
 from ._texts import as_number, c_path, c_text, params_text
 from ._ticket import Ticket
@@ -55,6 +55,14 @@ class KeyDigest(NamedTuple):
     round: int
     value: int
     state: int
+
+
+class KeyRound(NamedTuple):
+    """The number of a key's last round, how many workers took part in it, and the sum of their weights."""
+
+    round: int
+    contributors: int
+    total_weight: float
 
 
 @_native.with_data_calls
@@ -360,6 +368,16 @@ class KVStore(_native.Store, Unique):
         all = [KeyDigest(each.round, each.value, each.state) for each in digests]
         return all if isinstance(key, (list, tuple, range)) else all[0]
 
+    def last_round(self, key: Key) -> KeyRound:
+        """The last round of a key, after the pushes of this worker: who took part in it.
+
+        Without weights `total_weight` is 0; see set_weight().
+        """
+        handle = self._open()
+        found = Round(struct_size=ctypes.sizeof(Round))
+        check(library.kv_last_round(handle.pointer, handle.number_of(key), byref(found)))
+        return KeyRound(found.round, found.contributors, found.total_weight)
+
     def key_device(self, key: Key) -> str:
         """Where the value of a key is: "cpu", or the number of a GPU as in "cuda:0".
 
@@ -427,6 +445,23 @@ class KVStore(_native.Store, Unique):
         else:
             of = handle.number_of(key)
             check(library.kv_set_key_hyperparameter(handle.pointer, of, option, number))
+
+    def set_weight(self, weight: float) -> None:
+        """Gives each push of this worker a weight, such as the number of samples in its batch.
+
+        The sum of a round is divided by the sum of its weights, once, before a rule or an updater
+        gets it: push sums over samples, and means over all samples arrive, however many each
+        worker has. The weight is 0, or from 2**-100 to 2**100; that of a push belongs to all
+        its arrays together. In one round all pushes have a weight, or none has.
+
+        >>> kv.set_weight(len(batch))
+        >>> kv.push(3, gradient)  # summed over the samples of the batch
+        """
+        check(library.kv_set_weight(self._open().pointer, as_number("the weight", weight)))
+
+    def clear_weight(self) -> None:
+        """Ends set_weight(): the sums of later pushes are not divided."""
+        check(library.kv_clear_weight(self._open().pointer))
 
     def set_compression(self, name: str, /, **params: Param) -> None:
         """Sends each value of every push through a codec, from the next push on.
@@ -662,8 +697,8 @@ class KVStore(_native.Store, Unique):
 
 def capable(feature: str) -> bool:
     """Whether the build of the library has a feature: "optimizer", "updater", "compression", "rows",
-    "tickets", "checkpoint", "digests", "sum_order", "dist", "tls", "shm", "ucx", "cuda". False for
-    other names.
+    "tickets", "checkpoint", "digests", "sum_order", "weights", "dist", "tls", "shm", "ucx", "cuda".
+    False for other names.
     """
     return bool(library.kv_capable(feature.encode()))
 

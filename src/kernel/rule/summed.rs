@@ -1,4 +1,4 @@
-//! Rules on sums in an order for which rules have no instances: the inputs are added up in tiles that
+//! Rules on sums for which rules have no instances, by their order or a divisor: the inputs are added up in tiles that
 //! stay in the cache, and a tile is merged as the only input.
 
 use std::mem::MaybeUninit;
@@ -51,8 +51,8 @@ pub(in crate::kernel) unsafe fn merge(
         };
         let add =
             Pass { outs: &[sum], inputs: &inputs, count, traffic: pass.traffic.stored(), ..*pass };
-        let (inputs, order) = (&[sum.cast_const()][..], SumOrder::Linear);
-        let merge = Pass { outs: &outs, inputs, count, order, ..*pass };
+        let (inputs, order, divisor) = (&[sum.cast_const()][..], SumOrder::Linear, None);
+        let merge = Pass { outs: &outs, inputs, count, order, divisor, ..*pass };
         // SAFETY: the caller's promise; the tile has room for `count` elements.
         unsafe {
             isa.sum(&add);

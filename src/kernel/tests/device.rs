@@ -22,6 +22,7 @@ fn sum(dtype: DType, inputs: &[Elements], count: usize) -> Elements {
         count,
         traffic,
         order: SumOrder::Linear,
+        divisor: None,
     });
     out
 }

@@ -75,7 +75,15 @@ fn check<T: Stored<Wide: Wide>>(case: &Case<T>, with_master: bool) {
         let none = std::ptr::null_mut();
         let target = RuleTarget::new(at, with_master, [kept.start(), none, none]);
         let (traffic, order) = (Traffic::Cached, SumOrder::Linear);
-        let pass = Pass { dtype: T::DTYPE, outs: &[], inputs: &inputs, count, traffic, order };
+        let pass = Pass {
+            dtype: T::DTYPE,
+            outs: &[],
+            inputs: &inputs,
+            count,
+            traffic,
+            order,
+            divisor: None,
+        };
         let mut found = Squares::default();
         // SAFETY: all arrays have `count` elements and are apart.
         unsafe {

@@ -9,6 +9,7 @@
 )]
 
 mod device;
+mod divided;
 mod measure;
 mod rule;
 
@@ -248,7 +249,7 @@ fn check_sum_as<T: Number>(
             let mut outs: Vec<Out<T>> = (0..number).map(|_| fresh()).collect();
             let places: Vec<*mut u8> = outs.iter_mut().map(Out::start).collect();
             let (dtype, inputs, outs_at) = (T::DTYPE, &*starts, &*places);
-            let pass = Pass { dtype, outs: outs_at, inputs, count, traffic, order };
+            let pass = Pass { dtype, outs: outs_at, inputs, count, traffic, order, divisor: None };
             // SAFETY: the arrays have `count` elements, and no out is an input.
             unsafe { isa.sum(&pass) };
             for out in &outs {
@@ -261,7 +262,7 @@ fn check_sum_as<T: Number>(
         let mut starts = starts.clone();
         starts[last] = outs[0];
         let (dtype, outs, inputs) = (T::DTYPE, &outs[..], &*starts);
-        let pass = Pass { dtype, outs, inputs, count, traffic, order };
+        let pass = Pass { dtype, outs, inputs, count, traffic, order, divisor: None };
         // SAFETY: the arrays have `count` elements, and the out is exactly the last input.
         unsafe { isa.sum(&pass) };
         place.check(&expected, exact, &|| format!("{} in place", case()));
@@ -319,7 +320,7 @@ fn error_of(order: SumOrder<'_>, inputs: usize, least: f32) -> f64 {
     let mut out = vec![0.0f32; count];
     let outs = [out.as_mut_ptr().cast()];
     let (dtype, traffic, inputs) = (DType::F32, Traffic::Cached, &*starts);
-    let pass = Pass { dtype, outs: &outs, inputs, count, traffic, order };
+    let pass = Pass { dtype, outs: &outs, inputs, count, traffic, order, divisor: None };
     // SAFETY: the arrays have `count` elements, and no out is an input.
     unsafe { Isa::Scalar.sum(&pass) };
     let error = |i: usize| {
@@ -600,7 +601,15 @@ fn no_elements_need_no_memory() {
             for (inputs, traffic) in (1..=4).flat_map(|n| TRAFFICS.map(|traffic| (n, traffic))) {
                 let (outs, inputs) = ([nowhere], vec![nowhere.cast_const(); inputs]);
                 let order = if inputs.len() == 4 { SumOrder::Tree } else { SumOrder::Linear };
-                let pass = Pass { dtype, outs: &outs, inputs: &inputs, count: 0, traffic, order };
+                let pass = Pass {
+                    dtype,
+                    outs: &outs,
+                    inputs: &inputs,
+                    count: 0,
+                    traffic,
+                    order,
+                    divisor: None,
+                };
                 // SAFETY: arrays without elements may lie anywhere.
                 unsafe { isa.sum(&pass) };
             }

@@ -7,7 +7,7 @@ use crate::kernel::{Formula, MAX_STATES, Number, Pass, Rule, RuleTarget, SumOrde
 
 /// Uses every operation and every state.
 #[derive(Clone, Copy)]
-struct Sample<const FUSED: bool>;
+pub(super) struct Sample<const FUSED: bool>;
 
 const RATE: f64 = 0.3;
 const BOUND: f64 = 0.7;
@@ -155,7 +155,7 @@ impl<T: Stored> Case<T> {
             // Streaming needs equal offsets in a cache line.
             let traffic = if with_master { crate::kernel::Traffic::Ahead } else { traffic };
             let (dtype, outs_at, inputs) = (T::DTYPE, &*places, &*inputs);
-            let pass = Pass { dtype, outs: outs_at, inputs, count, traffic, order };
+            let pass = Pass { dtype, outs: outs_at, inputs, count, traffic, order, divisor: None };
             let states_at = states.each_mut().map(Out::start);
             let target = RuleTarget::new(changed, with_master, states_at);
             // SAFETY: all arrays have `count` elements and are apart.

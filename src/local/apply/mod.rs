@@ -58,6 +58,8 @@ pub(crate) struct KeyPush<'a> {
     /// Bytes that the whole call touches, or 0 if they have not been counted.
     pub(crate) touched: usize,
     pub(crate) digester: Option<&'a StepDigester>,
+    /// What the sum of the values is divided by.
+    pub(crate) divisor: Option<f64>,
 }
 
 /// How the part of a call on one key has ended.
@@ -172,8 +174,9 @@ impl Applier {
             return Err(self.cancelled(call.name(), slot));
         }
         let (values, outs) = (&work.values[group.values.clone()], &work.outs[group.outs.clone()]);
-        let digester = None;
-        let push = KeyPush { call: call.name(), slot, values, outs, limits, touched, digester };
+        let (divisor, digester) = (handling.divisor, None);
+        let push =
+            KeyPush { call: call.name(), slot, values, outs, limits, touched, divisor, digester };
         match call {
             DataCall::PushRows => {
                 self.push_rows(&push, rows, places.0, handling, tally).map(KeyEnd::of)
@@ -197,7 +200,8 @@ impl Applier {
 
     /// How the store computes in a call.
     fn team_of<'a>(&self, push: &KeyPush<'a>) -> Team<'a> {
-        Team { touched: push.touched, digester: push.digester, ..self.team }
+        let &KeyPush { touched, divisor, digester, .. } = push;
+        Team { touched, digester, divisor, ..self.team }
     }
 
     /// Pushes a key's values, and fills its outs while the result is at hand.
@@ -226,6 +230,7 @@ impl Applier {
             self.merge(&digesting, merger, &mut value, None)?
         };
         value.merges += 1;
+        value.weight = handling.divisor.unwrap_or(0.0);
         self.log_round(push, handling, &value, pushed);
         Ok(KeyEnd::of(finished))
     }
@@ -258,12 +263,13 @@ impl Applier {
             Merger::Updater(updater) => updater,
         };
         match values {
-            [only] if only.is_plain(slot.dtype) => {
+            [only] if only.is_plain(slot.dtype) && push.divisor.is_none() => {
                 self.update(push, updater, only.data(), value, compression)?;
             }
             _ => {
                 let merged = self.borrow_buffer(slot)?;
-                let result = with_default_floats(|| self.team.sum(slot, values, &merged))
+                let team = Team { divisor: push.divisor, ..self.team };
+                let result = with_default_floats(|| team.sum(slot, values, &merged))
                     .and_then(|()| self.update(push, updater, merged.as_ptr(), value, None));
                 self.buffers.lock().push(merged);
                 result?;

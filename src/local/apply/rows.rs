@@ -8,9 +8,7 @@ use crate::error::Result;
 use crate::kernel::SumOrder;
 use crate::local::counters::CallTally;
 use crate::local::digest::DigestedPush;
-use crate::local::merge::RowSums;
-#[cfg(feature = "dist")]
-use crate::local::merge::Team;
+use crate::local::merge::{RowSums, Team};
 use crate::local::merger::{Handling, Merger};
 #[cfg(feature = "dist")]
 use crate::local::plan::RowsOf;
@@ -78,6 +76,7 @@ impl Applier {
                 let _floats = (handling.has_updater() && !by_updater).then(DefaultFloats::enter);
                 let finished = self.merge_rows(push, &sums, &mut value, merger)?;
                 value.merges += 1;
+                value.weight = handling.divisor.unwrap_or(0.0);
                 self.log_round(push, handling, &value, DigestedPush::default());
                 Ok(finished)
             });
@@ -103,17 +102,17 @@ impl Applier {
         result
     }
 
-    /// The rows of a key that are pushed, ascending, and their sums in an order, one after the other, in
+    /// The rows of a key that are pushed, ascending, and their sums as a team makes them, one after the other, in
     /// memory that `take` gives.
     #[cfg(feature = "dist")]
     pub(crate) fn sum_pushed_rows<'a>(
         &self,
+        team: Team,
         slot: &Slot,
-        order: SumOrder<'static>,
         pushed: impl Iterator<Item = (u64, RowsOf<'a>)>,
         take: impl FnOnce(usize) -> Result<Buffer>,
     ) -> Result<(Vec<usize>, Buffer)> {
-        let (team, mut rows) = (Team { order, ..self.team }, Vec::new());
+        let mut rows = Vec::new();
         let mut sums = self.row_sums.lock().pop().unwrap_or_default();
         let result = with_default_floats(|| {
             sums.prepare(team, slot, pushed)?;
@@ -133,8 +132,9 @@ impl Applier {
         merger: &Merger,
     ) -> Result<bool> {
         let slot = push.slot;
+        let team = Team { divisor: push.divisor, ..self.team };
         match merger {
-            Merger::Assign => self.team.rows(slot, sums, &value.buffer).assign(),
+            Merger::Assign => team.rows(slot, sums, &value.buffer).assign(),
             Merger::Optimizer(optimizer) if optimizer.is_lazy(slot.key) => {
                 self.optimize_rows(push, optimizer, sums, value)?;
             }
@@ -143,10 +143,11 @@ impl Applier {
                 let dense = self.borrow_buffer(slot)?;
                 with_default_floats(|| {
                     self.team.clear(slot, &dense);
-                    self.team.rows(slot, sums, &dense).assign();
+                    team.rows(slot, sums, &dense).assign();
                 });
                 let sum = [Lent::of(Array::of(&dense, slot.dtype))];
-                let result = self.merge(&KeyPush { values: &sum, ..*push }, merger, value, None);
+                let divided = KeyPush { values: &sum, divisor: None, ..*push };
+                let result = self.merge(&divided, merger, value, None);
                 self.buffers.lock().push(dense);
                 return result;
             }
@@ -165,7 +166,8 @@ impl Applier {
         let (slot, Value { buffer, state, .. }) = (push.slot, value);
         let prepared = self.prepare(slot, optimizer, buffer, state, true);
         let (state, arrays) = prepared.map_err(|error| self.at(push, &error))?;
-        let mut passes = self.team.row_passes(slot, sums, &arrays, buffer);
+        let team = Team { divisor: push.divisor, ..self.team };
+        let mut passes = team.row_passes(slot, sums, &arrays, buffer);
         optimizer.push(slot.key, state, &mut passes);
         Ok(())
     }

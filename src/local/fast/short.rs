@@ -98,6 +98,7 @@ impl Applier {
         }
         value.residuals = None;
         value.merges += 1;
+        value.weight = 0.0;
         Some(())
     }
 
@@ -140,7 +141,7 @@ impl Applier {
     fn pass(&self, slot: &Slot, inputs: &[*const u8], outs: &[*mut u8]) {
         let (dtype, count, traffic) = (slot.dtype, slot.count, Traffic::Cached);
         let Team { isa, order, .. } = self.team;
-        isa.sum_planned(&Pass { dtype, outs, inputs, count, traffic, order });
+        isa.sum_planned(&Pass { dtype, outs, inputs, count, traffic, order, divisor: None });
     }
 
     /// Merges the values by a rule, and fills the outs.
@@ -206,7 +207,7 @@ impl Passes for OnePass<'_> {
             self;
         let (dtype, count, traffic) = (slot.dtype, slot.count, Traffic::Cached);
         let target = arrays.target(stored, &(0..count));
-        let pass = Pass { dtype, outs, inputs, count, traffic, order };
+        let pass = Pass { dtype, outs, inputs, count, traffic, order, divisor: None };
         isa.merge_planned(rule, &pass, &target);
     }
 

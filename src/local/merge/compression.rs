@@ -30,6 +30,8 @@ pub(crate) struct Compression<'a> {
     values: &'a [Lent],
     residuals: &'a mut Residuals,
     sum: Array,
+    /// What the sum is divided by.
+    divisor: Option<f64>,
     /// One for each thread.
     scratch: Mutex<Vec<MergeScratch>>,
 }
@@ -56,8 +58,9 @@ impl Team<'_> {
     ) -> Result<Compression<'a>> {
         let threads = self.threads.min(slot.count.div_ceil(PIECE)).max(1);
         let scratch = MergeScratch::take(threads, OTHERS + values.len())?;
-        let (isa, sum, scratch) = (self.isa, Array::of(sum, slot.dtype), Mutex::new(scratch));
-        Ok(Compression { isa, codec, slot, values, residuals, sum, scratch })
+        let (sum, scratch) = (Array::of(sum, slot.dtype), Mutex::new(scratch));
+        let Self { isa, divisor, .. } = self;
+        Ok(Compression { isa, codec, slot, values, residuals, sum, divisor, scratch })
     }
 }
 
@@ -99,7 +102,8 @@ impl Compression<'_> {
         let out = self.sum.part(block).start_mut();
         let (outs, inputs, count) = (&[out][..], &*addends, block.len());
         let (traffic, order) = (Traffic::Cached, SumOrder::Linear);
-        self.isa.sum_planned(&Pass { dtype, outs, inputs, count, traffic, order });
+        let divisor = self.divisor;
+        self.isa.sum_planned(&Pass { dtype, outs, inputs, count, traffic, order, divisor });
     }
 
     /// Encodes and decodes a block of a value; returns the result in the key's dtype.

@@ -51,6 +51,8 @@ pub(crate) struct Team<'a> {
     pub(crate) touched: usize,
     /// Digests the current push, if it is to be.
     pub(crate) digester: Option<&'a StepDigester>,
+    /// What the sums of the current call are divided by.
+    pub(crate) divisor: Option<f64>,
 }
 
 /// The arrays that a step passes over beside the values and the outs.
@@ -161,7 +163,7 @@ impl<'t> Team<'t> {
     ) -> Result<bool> {
         let stored = [Lent::of(Array::of(stored, slot.dtype))];
         let (targets, kept) = (Targets { stored: None, outs }, KeptArrays { count: 0, changed: 0 });
-        Ok(self.run(slot, &stored, targets, kept)?.whole(Merge::Assign, cancel))
+        Ok(self.undivided().run(slot, &stored, targets, kept)?.whole(Merge::Assign, cancel))
     }
 
     /// Copies a value to a plain array of the slot's dtype.
@@ -169,7 +171,8 @@ impl<'t> Team<'t> {
     pub(crate) fn gather_value(self, slot: &Slot, value: &Lent, to: Array) -> Result<()> {
         let targets = Targets { stored: Some(to), outs: &[] };
         let kept = KeptArrays { count: 1, changed: 0 };
-        self.run(slot, std::slice::from_ref(value), targets, kept)?.whole(Merge::Assign, None);
+        let team = self.undivided();
+        team.run(slot, std::slice::from_ref(value), targets, kept)?.whole(Merge::Assign, None);
         Ok(())
     }
 
@@ -188,13 +191,18 @@ impl<'t> Team<'t> {
     pub(crate) fn fill_out(self, slot: &Slot, from: Array, out: &PlannedOut) -> Result<()> {
         let targets = Targets { stored: None, outs: std::slice::from_ref(out) };
         let kept = KeptArrays { count: 0, changed: 0 };
-        self.run(slot, &[Lent::of(from)], targets, kept)?.whole(Merge::Assign, None);
+        self.undivided().run(slot, &[Lent::of(from)], targets, kept)?.whole(Merge::Assign, None);
         Ok(())
     }
 
     /// Copies a buffer of the slot's size.
     pub(crate) fn copy(self, slot: &Slot, dst: &Buffer, src: &Buffer) -> Result<()> {
-        self.sum(slot, &[Lent::of(Array::of(src, slot.dtype))], dst)
+        self.undivided().sum(slot, &[Lent::of(Array::of(src, slot.dtype))], dst)
+    }
+
+    /// The same for copies.
+    fn undivided(self) -> Self {
+        Self { divisor: None, ..self }
     }
 
     /// Whether a step that touches so many bytes is one short pass on this thread.
@@ -236,8 +244,8 @@ impl<'t> Team<'t> {
         let threads = threads.min(slot.bytes().div_ceil(LEAST_PIECE_BYTES)).max(1);
         let traffic = self.traffic(slot, own, threads);
         let scratch = if straight { Vec::new() } else { MergeScratch::take(threads, odd)? };
-        let (isa, order, merge) = (self.isa, self.order, Merge::Assign);
-        let step = MergeStep { isa, slot, values, order, merge, targets, traffic };
+        let (Self { isa, order, divisor, .. }, merge) = (self, Merge::Assign);
+        let step = MergeStep { isa, slot, values, order, divisor, merge, targets, traffic };
         let (digester, scratch) = (self.digester, Mutex::new(scratch));
         Ok(MergeRun { step, threads, straight, digester, scratch, _help: help })
     }

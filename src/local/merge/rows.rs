@@ -186,7 +186,8 @@ impl RowSums {
             let inputs: SmallVec<[_; 4]> = parts.arrays().map(Array::start).collect();
             let outs = &[sums.part(&(index * length..(index + 1) * length)).start_mut()];
             let (count, traffic, order) = (length, Traffic::Cached, parts.order);
-            let pass = Pass { dtype, outs, inputs: &inputs, count, traffic, order };
+            let divisor = team.divisor;
+            let pass = Pass { dtype, outs, inputs: &inputs, count, traffic, order, divisor };
             team.isa.sum_planned(&pass);
             rows.push(row);
         }
@@ -199,8 +200,8 @@ impl Team<'_> {
         let stored = Array::of(stored, slot.dtype);
         let targets = Targets { stored: Some(stored), outs: &[] };
         let (merge, traffic) = (Merge::Assign, Traffic::Cached);
-        let (isa, values, order) = (self.isa, &[][..], SumOrder::Linear);
-        let step = MergeStep { isa, slot, values, order, merge, targets, traffic };
+        let (Self { isa, divisor, .. }, values, order) = (self, &[][..], SumOrder::Linear);
+        let step = MergeStep { isa, slot, values, order, divisor, merge, targets, traffic };
         let row_bytes = slot.row_length() * slot.dtype.size();
         let help = Help::ask(self.threads - 1, (sums.parts.len() + sums.rows()) * row_bytes);
         RowRun { step, stored, sums, row_bytes, help }
@@ -348,7 +349,9 @@ impl RowRun<'_> {
     pub(crate) fn assign(&self) {
         let step = &self.step;
         self.each(&[], &|parts, order, range| match parts {
-            [only] => step.isa.convert_array(&self.stored.part(range), only, range.len()),
+            [only] if step.divisor.is_none() => {
+                step.isa.convert_array(&self.stored.part(range), only, range.len());
+            }
             _ => MergeStep { order, ..*step }.merge_parts(parts, range),
         });
     }

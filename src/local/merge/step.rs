@@ -70,6 +70,8 @@ pub(super) struct MergeStep<'a> {
     pub(super) slot: &'a Slot,
     pub(super) values: &'a [Lent],
     pub(super) order: SumOrder<'a>,
+    /// What the sum is divided by.
+    pub(super) divisor: Option<f64>,
     pub(super) merge: Merge<'a>,
     pub(super) targets: Targets<'a>,
     pub(super) traffic: Traffic,
@@ -102,6 +104,7 @@ impl MergeStep<'_> {
     /// The only value, if it replaces the stored one bit for bit.
     pub(super) fn assigned(&self) -> Option<Array> {
         match (self.merge, self.values) {
+            _ if self.divisor.is_some() => None,
             (Merge::Assign, [only]) if only.is_plain(self.slot.dtype) => Some(only.array()),
             _ => None,
         }
@@ -150,13 +153,14 @@ impl MergeStep<'_> {
     fn copy(&self, from: *const u8, to: *mut u8, count: usize) {
         let (inputs, outs) = (&[from], &[to]);
         let (dtype, traffic, order) = (self.slot.dtype, Traffic::Streaming, SumOrder::Linear);
-        self.isa.sum_planned(&Pass { dtype, outs, inputs, count, traffic, order });
+        self.isa.sum_planned(&Pass { dtype, outs, inputs, count, traffic, order, divisor: None });
     }
 
     /// Adds up a range of the values and merges it, in one pass.
     fn pass(&self, inputs: &[*const u8], outs: &[*mut u8], range: &Range<usize>, traffic: Traffic) {
-        let (dtype, count, order) = (self.slot.dtype, range.len(), self.order);
-        let pass = Pass { dtype, outs, inputs, count, traffic, order };
+        let (dtype, count) = (self.slot.dtype, range.len());
+        let Self { order, divisor, .. } = *self;
+        let pass = Pass { dtype, outs, inputs, count, traffic, order, divisor };
         match (self.merge, &self.targets.stored) {
             (Merge::Rule(rule, arrays), Some(stored)) => {
                 self.isa.merge_planned(rule, &pass, &arrays.target(stored, range));
@@ -194,7 +198,8 @@ impl MergeStep<'_> {
         part: usize,
         take: &mut dyn FnMut(Squares),
     ) {
-        let (dtype, order, traffic) = (self.slot.dtype, self.order, self.traffic.stored());
+        let (dtype, traffic) = (self.slot.dtype, self.traffic.stored());
+        let Self { order, divisor, .. } = *self;
         let Some(stored) = self.targets.stored else { return };
         for block in blocks(range) {
             let inputs = self.inputs(&block, scratch);
@@ -203,7 +208,7 @@ impl MergeStep<'_> {
                 let inputs: Addresses<_> =
                     inputs.iter().map(|input| input.wrapping_add(offset)).collect();
                 let (outs, inputs, count) = (&[][..], &*inputs, tile.len());
-                let pass = Pass { dtype, outs, inputs, count, traffic, order };
+                let pass = Pass { dtype, outs, inputs, count, traffic, order, divisor };
                 let target = arrays.target(&stored, &tile);
                 self.isa.measure_planned(meter, &pass, &target, part.min(TILE), take);
             }

@@ -207,6 +207,8 @@ pub(crate) struct Plan {
     pub(crate) outs: Vec<PlannedOut>,
     /// Of a call on rows.
     pub(crate) rows: RowLists,
+    /// What the sums of its values are divided by.
+    pub(crate) divisor: Option<f64>,
     value_order: Vec<(u64, usize)>,
     out_order: Vec<(u64, usize)>,
     overlaps: Overlaps,
@@ -228,6 +230,7 @@ impl Plan {
         self.rows.clear();
         self.shadowed.clear();
         self.overlaps.clear();
+        self.divisor = None;
         #[cfg(feature = "cuda")]
         {
             self.queues.clear();

@@ -118,7 +118,8 @@ impl Twin {
         let master = self.master.as_mut().map(at);
         let outs = if master.is_some() { vec![stored] } else { vec![] };
         let (traffic, order) = (Traffic::Cached, SumOrder::Linear);
-        let pass = Pass { dtype, outs: &outs, inputs: &inputs, count, traffic, order };
+        let pass =
+            Pass { dtype, outs: &outs, inputs: &inputs, count, traffic, order, divisor: None };
         work(&pass, &RuleTarget::new(master.unwrap_or(stored), master.is_some(), states))
     }
 

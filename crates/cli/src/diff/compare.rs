@@ -52,6 +52,8 @@ pub(super) struct MergedBy {
     pub(super) setting: u64,
     pub(super) version: String,
     pub(super) isa: String,
+    /// Sum of the weights of the contributions; empty without weights.
+    pub(super) weight: String,
     pub(super) failed: bool,
 }
 
@@ -63,6 +65,7 @@ impl MergedBy {
             setting: round.setting,
             version: all(&log.versions),
             isa: all(&log.isas),
+            weight: round.weight.clone(),
             failed: round.failed,
         }
     }

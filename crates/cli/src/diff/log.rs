@@ -64,6 +64,8 @@ pub(super) struct KeyRound {
     pub(super) value: Run,
     pub(super) states: Vec<Run>,
     pub(super) pushes: BTreeMap<u32, Run>,
+    /// Sum of the weights, as a text; empty without weights.
+    pub(super) weight: String,
     pub(super) failed: bool,
 }
 
@@ -98,6 +100,7 @@ struct Line {
     state: Vec<(String, u64)>,
     #[serde(default)]
     pushes: Vec<(u32, String, u64)>,
+    weight: Option<f64>,
     #[serde(default)]
     failed: bool,
     lost: Option<u64>,
@@ -211,6 +214,7 @@ impl RunLog {
             value,
             states: line.state.iter().map(run).collect::<anyhow::Result<_>>()?,
             pushes: line.pushes.iter().map(push).collect::<anyhow::Result<_>>()?,
+            weight: line.weight.map(|it| it.to_string()).unwrap_or_default(),
             failed: line.failed,
         };
         let log = self.keys.entry(key).or_default();

@@ -91,6 +91,11 @@ fn merging(a: &MergedBy, b: &MergedBy) -> String {
     compare("the version of the setting", &a.setting.to_string(), &b.setting.to_string());
     compare("the version of the library", &a.version, &b.version);
     compare("the instruction set", &a.isa, &b.isa);
+    let weight = |it: &MergedBy| match &*it.weight {
+        "" => "none".to_owned(),
+        weight => weight.to_owned(),
+    };
+    compare("the sum of the weights", &weight(a), &weight(b));
     let merged = |it: &MergedBy| if it.failed { "failed" } else { "done" };
     compare("the merge", merged(a), merged(b));
     if parts.is_empty() {

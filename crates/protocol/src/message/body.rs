@@ -27,12 +27,15 @@ impl MemberState {
 /// Mask of the features of this build, which members learn from Hello and the address book. A message that only
 /// some members take is sent to those that have its feature.
 #[cfg(not(feature = "wire-next"))]
-pub(crate) const FEATURES: u64 = SUMS_BY_TREE;
+pub(crate) const FEATURES: u64 = SUMS_BY_TREE | WEIGHTS;
 #[cfg(feature = "wire-next")]
-pub(crate) const FEATURES: u64 = SUMS_BY_TREE | super::next::FEATURE;
+pub(crate) const FEATURES: u64 = SUMS_BY_TREE | WEIGHTS | super::next::FEATURE;
 
 /// Bit of the features: the member knows the term `sum_order`.
 pub(crate) const SUMS_BY_TREE: u64 = 1;
+
+/// Bit of the features: the member divides sums by the weights of pushes, and answers queries for them.
+pub const WEIGHTS: u64 = 2;
 
 /// Entry of the address book.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -198,6 +198,8 @@ pub struct Header {
     pub flags: u16,
     /// Codec of the payload; 0 is raw little-endian values.
     pub codec: u16,
+    /// Extension field: weight of a push, the bits of a float64; 0 for a push without a weight.
+    pub weight: u64,
     /// Extension fields of a received message that this release does not know.
     pub skipped: u16,
     /// Extension field of builds for tests.
@@ -228,6 +230,7 @@ impl Default for Header {
             priority: 0,
             flags: 0,
             codec: 0,
+            weight: 0,
             skipped: 0,
             #[cfg(feature = "wire-next")]
             next: 0,

@@ -60,6 +60,8 @@ pub enum ServerAction<D> {
         codec: u16,
         /// Version of the setting in force for the push.
         setting: u64,
+        /// Weight, as [`Worker::weigh`](crate::Worker::weigh) got it; 0 without one.
+        weight: u64,
         /// Contribution, of the length of the slice if it is raw.
         data: D,
     },
@@ -349,7 +351,7 @@ impl<D: Data> Server<D> {
     fn push(&mut self, rank: u32, push: Push<D>) -> Handled {
         let free = self.workers.limits.credit().saturating_sub(self.used[rank as usize]);
         let (name, bytes) = (push.name(), push.data.len());
-        let Push { round, request, granted, codec, setting, priority, .. } = push;
+        let Push { round, request, granted, codec, setting, weight, priority, .. } = push;
         let Some(slice) = self.keys.slice_mut(name) else {
             self.fail(rank, name, request, &unknown(name.slice));
             return Ok(());
@@ -369,7 +371,7 @@ impl<D: Data> Server<D> {
             self.fail(rank, name, request, &failure);
             return Ok(());
         }
-        let contribution = Contribution { data: push.data, paid, setting, codec };
+        let contribution = Contribution { data: push.data, paid, setting, codec, weight };
         slice.push(rank, round, contribution, &mut self.spare);
         let before = slice.came(self.tally.now);
         if push.answer {
@@ -490,11 +492,19 @@ impl<D: Data> Server<D> {
                 round,
                 rank,
                 first,
-                contribution: Contribution { data, paid, codec, setting },
+                contribution: Contribution { data, paid, codec, setting, weight },
             } => {
                 self.held_bytes -= data.len();
-                let action = ServerAction::Add { slice, round, rank, first, codec, setting, data };
-                self.actions.push(action);
+                self.actions.push(ServerAction::Add {
+                    slice,
+                    round,
+                    rank,
+                    first,
+                    codec,
+                    setting,
+                    weight,
+                    data,
+                });
                 self.give_back(rank, paid);
             }
             RoundStep::Close { round, setting } => {

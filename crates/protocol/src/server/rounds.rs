@@ -17,6 +17,8 @@ pub(super) struct Contribution<D> {
     pub(super) paid: u64,
     pub(super) setting: u64,
     pub(super) codec: u16,
+    /// Bits of its weight; 0 without one.
+    pub(super) weight: u64,
 }
 
 /// A held push, by round and rank.
@@ -422,7 +424,7 @@ mod tests {
 
     fn push(slice: &mut Slice<Bytes>, rank: u32, round: u64) {
         let data = Bytes::new(&[0; 4]);
-        let contribution = Contribution { data, paid: 4, setting: 0, codec: 0 };
+        let contribution = Contribution { data, paid: 4, setting: 0, codec: 0, weight: 0 };
         slice.push(rank, round, contribution, &mut SpareBacklogs::default());
     }
 

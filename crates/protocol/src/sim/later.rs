@@ -85,21 +85,23 @@ fn put(bytes: &mut [u8], at: usize, len: usize, number: usize) {
     bytes[at..at + len].copy_from_slice(&number.to_le_bytes()[..len]);
 }
 
-/// A frame without fields, with those that `fields` gives for it and for each message of a bundle.
+/// A frame with further fields, which `fields` gives for it and for each message of a bundle.
 pub(crate) fn with_fields(frame: &[u8], mut fields: impl FnMut() -> Vec<u8>) -> Vec<u8> {
-    let (mut head, mut payload) = (frame[..HEADER].to_vec(), frame[HEADER..].to_vec());
-    assert_eq!(number(&head, FIELDS_AT, 2), 0, "it has none");
-    let own = fields();
+    let mut head = frame[..HEADER].to_vec();
+    let (own, rest) = frame[HEADER..].split_at(number(&head, FIELDS_AT, 2));
+    let (own, mut payload) = ([own, &fields()].concat(), rest.to_vec());
     if head[KIND_AT] == BUNDLE {
         let table = number(&head, BUNDLED_AT, 8) * ENTRY;
-        let mut of_parts = Vec::new();
+        let (mut of_parts, mut end) = (Vec::new(), table);
         for entry in payload[..table].chunks_exact_mut(ENTRY) {
-            let of_part = fields();
+            let start = end;
+            end += number(entry, ENTRY_FIELDS_AT, 2);
+            let of_part = [&rest[start..end], &fields()].concat();
             put(entry, ENTRY_FIELDS_AT, 2, of_part.len());
             of_parts.extend(of_part);
         }
         put(&mut head, BUNDLED_FIELDS_AT, 8, of_parts.len());
-        payload.splice(table..table, of_parts.iter().copied());
+        payload.splice(table..end, of_parts.iter().copied());
         put(&mut head, PAYLOAD_AT, 8, payload.len());
         let sum = crc32c::crc32c(&payload[..table + of_parts.len()]);
         head[PAYLOAD_SUM_AT..HEADER_SUM_AT].copy_from_slice(&sum.to_le_bytes());

@@ -48,6 +48,7 @@ pub(super) fn a_push(
         setting: 0,
         priority: 0,
         codec: 0,
+        weight: 0,
         granted: false,
         answer: false,
         data,

@@ -19,6 +19,12 @@ pub(super) fn value_of(key: u64, rank: u32, round: u64, element: u64) -> f32 {
     digits * 2f32.powi(size)
 }
 
+/// Weight of a push, as the bits of a message; a third of the pushes have none.
+pub(super) fn weight_of(key: u64, rank: u32, round: u64) -> u64 {
+    let number = key + 5 * u64::from(rank) + round;
+    if number.is_multiple_of(3) { 0 } else { number << 40 | round }
+}
+
 /// Merge rule of a setting: none replaces the value; a setting halves it and adds the scaled sum.
 fn merge(stored: f32, sum: f32, scale: Option<f32>) -> f32 {
     match scale {
@@ -95,8 +101,10 @@ impl Model {
             ServerAction::Install { slice, data, .. } | ServerAction::Restore { slice, data } => {
                 self.install(slice, &data);
             }
-            ServerAction::Add { slice, round, rank: from, first, codec, data, .. } => {
+            ServerAction::Add { slice, round, rank: from, first, codec, weight, data, .. } => {
                 assert_eq!(codec, 0);
+                let expected = weight_of(slice.key, from, round);
+                assert_eq!(weight, expected, "not the weight that worker {from} pushed");
                 self.add(rank, slice, (round, from), first, &data);
             }
             ServerAction::Close { slice, round, setting } => self.close(slice, round, setting),

@@ -137,6 +137,8 @@ pub struct Worker<D> {
     agreements: u64,
     /// Version of the setting in force.
     setting: u64,
+    /// Of the pushes that are requested next.
+    weight: u64,
     pushes: PushPhase,
     /// Operation that announces the number of pushes of each key, and the position of the next key in the
     /// table.

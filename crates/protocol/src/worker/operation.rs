@@ -21,13 +21,15 @@ pub(super) enum OperationKind<D> {
         spec: Box<KeySpec>,
         data: D,
     },
-    /// With `answer`, the value of its round is pulled as well. `setting` is the program's last one.
+    /// With `answer`, the value of its round is pulled as well. `setting` is the program's last one. `weight` is
+    /// that of the message.
     Push {
         round: u64,
         data: D,
         priority: i32,
         answer: bool,
         setting: u64,
+        weight: u64,
     },
     /// Of the whole value, or with a query for each slice. `sought`: the key was searched again, as other
     /// workers may have moved it.

@@ -66,6 +66,12 @@ impl<D: Data> Worker<D> {
         self.request(self.a_push(data, priority, true), key, now, deadline)
     }
 
+    /// Gives the pushes that are requested from now on a weight: the bits of a float64, opaque to the protocol; 0
+    /// for none.
+    pub fn weigh(&mut self, weight: u64) {
+        self.weight = weight;
+    }
+
     fn a_push(&self, data: D, priority: i32, answer: bool) -> OperationKind<D> {
         OperationKind::Push {
             round: 0,
@@ -73,6 +79,7 @@ impl<D: Data> Worker<D> {
             priority: bounded(priority),
             answer,
             setting: self.settings,
+            weight: self.weight,
         }
     }
 
@@ -462,7 +469,8 @@ impl<D: Data> Worker<D> {
 
     fn send_slice(&mut self, id: OpId, slice: u32, granted: bool) {
         let Some(op) = self.ops.get_mut(id) else { return };
-        let OperationKind::Push { round, data, priority, answer, setting } = &op.what else {
+        let OperationKind::Push { round, data, priority, answer, setting, weight } = &op.what
+        else {
             return;
         };
         let Some(state) = self.keys.get(&op.key) else { return };
@@ -480,6 +488,7 @@ impl<D: Data> Worker<D> {
             setting: *setting,
             priority,
             codec: data.codec(),
+            weight: *weight,
             granted,
             answer: *answer,
             data: data_of_slice,

@@ -47,6 +47,7 @@ impl<D: Data> NodeRole<D> for Worker<D> {
             barrier_given_up: None,
             setting_given_up: None,
             settings: 0,
+            weight: 0,
             agreement_given_up: None,
             agreements: COLLECTIVE,
             setting: 0,

@@ -16,6 +16,8 @@ const F32: u32 = 2 | 32 << 8 | 1 << 16;
 /// Elements of each key: one slice, and several.
 const KEYS: [usize; 3] = [3, 40, 700];
 const ROUNDS: u64 = 6;
+/// Weight of the pushes to key 0.
+const WEIGHT: u64 = 700;
 const DEADLINE: u64 = 60_000 * MS;
 
 #[derive(Clone)]
@@ -139,7 +141,8 @@ impl Part for Summing {
                 ServerAction::Install { slice, data, .. } => {
                     self.slices.insert(slice, (data, Vec::new()));
                 }
-                ServerAction::Add { slice, first, data, .. } => {
+                ServerAction::Add { slice, first, weight, data, .. } => {
+                    assert_eq!(weight, WEIGHT + slice.key, "releases share this field");
                     let sum = &mut self.slices.get_mut(&slice).unwrap().1;
                     if first {
                         *sum = data.values();
@@ -192,6 +195,7 @@ impl Training {
                 let sum = (0..WORKERS).map(|rank| float(rank.into()) + 1.0).sum::<f32>() * scale;
                 for (key, elements) in (0..).zip(KEYS) {
                     let data = Bytes::of(elements, (rank + 1.0) * scale);
+                    program.weigh(WEIGHT + key);
                     let id = if key % 2 == 0 {
                         program.pushpull(key, data, 0, now, deadline).unwrap()
                     } else {

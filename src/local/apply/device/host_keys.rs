@@ -93,6 +93,7 @@ impl Applier {
             limits: work.limits,
             touched: work.touched,
             digester: None,
+            divisor: None,
         };
         self.run_host_key(work, &push, &group.slot, tally)?;
         results.rest = "it is applied, keys after it are unchanged, and outs are undefined";

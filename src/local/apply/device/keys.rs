@@ -105,6 +105,7 @@ impl Applier {
             } else {
                 memory.marks.note_writer(&mark);
                 value.merges += 1;
+                value.weight = 0.0;
             }
             tally.add(&CallTally::of(group.values.len(), group.outs.len(), group.slot.bytes()));
         }
@@ -158,6 +159,7 @@ impl Applier {
                 limits: work.limits,
                 touched: work.touched,
                 digester: None,
+                divisor: None,
             };
             let mut add = || -> Result<()> {
                 self.add_key(work, &push, value, staging)?;

@@ -119,10 +119,18 @@ impl Applier {
     /// Refuses what cannot be done on a device yet, before anything is queued.
     fn check_codec(&self, work: &DeviceCall<'_>, groups: &[KeyGroup]) -> Result<()> {
         let mut pushed = groups.iter().filter(|group| !group.values.is_empty());
-        let Some(group) = pushed.next().filter(|_| work.handling.codec.is_some()) else {
+        let Handling { codec, divisor, .. } = work.handling;
+        let is_plain = codec.is_none() && divisor.is_none();
+        let Some(group) = pushed.next().filter(|_| !is_plain) else {
             return Ok(());
         };
         let (call, key) = (work.name, self.names.label(group.slot.key));
+        if divisor.is_some() {
+            return Err(fail!(
+                Unsupported,
+                "{call}: {key}: pushes with a weight are not served on GPUs yet"
+            ));
+        }
         Err(fail!(
             Unsupported,
             "{call}: {key}: compression of values on a GPU is not served yet; push values in host \

@@ -38,6 +38,7 @@ impl Applier {
                     limits: work.limits,
                     touched: work.touched,
                     digester: None,
+                    divisor: None,
                 };
                 tally.add(&CallTally::of(push.values.len(), 0, group.slot.bytes()));
                 tally.updater_calls += 1;
@@ -47,6 +48,7 @@ impl Applier {
                     self.update_copy(work, &push, updater, &mut locked[0])?;
                 }
                 locked[0].merges += 1;
+                locked[0].weight = 0.0;
             }
             let slot = Arc::clone(&group.slot);
             let pull = [KeyGroup { slot, values: 0..0, outs: group.outs.clone() }];

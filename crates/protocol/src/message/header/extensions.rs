@@ -16,12 +16,15 @@ pub const MOST_EXTENSIONS: usize = 256;
 const FRONT: usize = 2;
 const FIELD: usize = FRONT + 8;
 
-/// The fields of this release: numbers and values. It has none; builds for tests have one.
+/// Number of the weight of a push.
+const WEIGHT: u8 = 2;
+
+/// The fields of this release, and the one of builds for tests: numbers and values.
 fn known(head: &Header) -> impl Iterator<Item = (u8, u64)> + use<> {
     #[cfg(feature = "wire-next")]
-    let all = [(next::FIELD, head.next)];
+    let all = [(WEIGHT, head.weight), (next::FIELD, head.next)];
     #[cfg(not(feature = "wire-next"))]
-    let (all, _) = ([], head);
+    let all = [(WEIGHT, head.weight)];
     all.into_iter().filter(|(_, value)| *value != 0)
 }
 
@@ -32,7 +35,10 @@ fn set(head: &mut Header, number: u8, value: &[u8]) -> bool {
         head.next = u64::from_le_bytes(value);
         return true;
     }
-    let _ = (head, number, value);
+    if let (WEIGHT, Ok(value)) = (number, value.try_into()) {
+        head.weight = u64::from_le_bytes(value);
+        return true;
+    }
     false
 }
 
@@ -52,6 +58,7 @@ pub(in crate::message) fn write(head: &Header, out: &mut [u8]) {
 /// Removes the extension fields of a header, which are those of its bundle.
 pub(in crate::message) fn clear(head: &mut Header) {
     head.skipped = 0;
+    head.weight = 0;
     #[cfg(feature = "wire-next")]
     {
         head.next = 0;
