@@ -786,6 +786,26 @@ kv_status kv_barrier(struct kv_store *store, int64_t timeout_ms);
 kv_status kv_done(struct kv_store *store);
 
 /**
+ * Waits until all workers have made this call, whether they have called kv_done() or not. Then none of them is
+ * done: rounds and barriers wait for all again. So a worker with fewer batches calls kv_done() at its end of
+ * an epoch, and all call kv_resume() before the next one. Local stores: no effect.
+ *
+ * Waits for the operations of this worker first; all rounds have closed when it returns. The numbers of rounds go
+ * on with the largest one of all keys, so some may be left out. A worker that was done gets the settings that
+ * other workers have changed meanwhile; a key that they have removed is missing at its next use.
+ *
+ * @param timeout_ms  how long to wait, -1 for ever, 0 not at all.
+ * @return `KV_ERR_TIMEOUT` (the message names the workers that have not made the call; this one is done then,
+ *         and joins the same resume when it is called again), `KV_ERR_PEER_LOST`, `KV_ERR_EVICTED`,
+ *         `KV_ERR_ROLE` on a server, a scheduler or a reader, `KV_ERR_UNSUPPORTED` in a job with a server or a
+ *         scheduler of an earlier release.
+ *
+ * Threads: any. Blocks: up to `timeout_ms`.
+ */
+kv_status kv_resume(struct kv_store *store,
+                    int64_t timeout_ms);
+
+/**
  * Serves as a server or a scheduler until the job ends.
  *
  * On a server pushes merge here, by the updater that kv_set_updater() has set on this store, or by

@@ -985,6 +985,9 @@ public:
     /// Says that this worker pushes no more. See kv_done().
     void done() { detail::check(kv_done(raw())); }
 
+    /// Waits until all workers are here, done or not; then none is done. See kv_resume().
+    void resume(Timeout timeout = forever) { detail::check(kv_resume(raw(), timeout.raw())); }
+
     /// A descriptor that is readable while next_done() has an operation to give; the store's own, only
     /// to be polled. See kv_event_fd().
     [[nodiscard]] int event_fd() const { return get(kv_event_fd); }

@@ -99,6 +99,15 @@ func (s *Store) Done() error {
 	return s.use(func(store *C.kv_store) C.kv_status { return C.kv_done(store) })
 }
 
+// Resume waits until all workers have called it, whether they are done or not. Then none is done, and rounds wait
+// for all of them again: so a worker with fewer batches calls Done at its end of an epoch, and all call Resume
+// before the next one. A local store has nothing to wait for.
+func (s *Store) Resume(ctx context.Context) error {
+	return await(ctx, "resume", func(timeout C.int64_t) error {
+		return s.use(func(store *C.kv_store) C.kv_status { return C.kv_resume(store, timeout) })
+	})
+}
+
 // Stats holds counters and settings of a store.
 type Stats struct {
 	Type         string `json:"type"`

@@ -93,6 +93,11 @@ pub(crate) trait JobMember: Send + Sync {
         Err(self.no_worker("done"))
     }
 
+    /// Waits for all workers, done or not; none is done then.
+    fn resume(&self, _deadline: Deadline) -> Result<()> {
+        Err(self.no_worker("resume"))
+    }
+
     /// Refuses pushes with a weight, if `has_weight`, that the servers would not divide.
     fn check_weights(&self, _has_weight: bool) -> Result<()> {
         Err(self.no_worker("set_weight"))

@@ -312,6 +312,20 @@ impl Store {
         self.enter(CallClass::Work, |_| self.remote.as_ref().map_or(Ok(()), |it| it.done()))
     }
 
+    /// Waits until all workers have made this call, whether they are [done](Store::done) or not. Then none is done,
+    /// and rounds wait for all of them again. In a local store it returns at once.
+    ///
+    /// # Errors
+    /// `Timeout` names the workers that have not made it: this worker is done then, and the next call joins the
+    /// same resume. `PeerLost` if a worker is lost, unless the job goes on without it.
+    pub fn resume(&self, deadline: impl Into<Deadline>) -> Result<()> {
+        let deadline = deadline.into();
+        let _span = spans::enter!("resume");
+        self.enter(CallClass::Work, |_| {
+            self.remote.as_ref().map_or(Ok(()), |it| it.resume(deadline))
+        })
+    }
+
     pub(crate) fn wait_ticket(&self, ticket: u64, deadline: Deadline) -> Result<()> {
         let _span = spans::enter!("wait", ticket);
         if self.callback() == Some(CallbackKind::Done) {

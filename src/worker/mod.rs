@@ -53,7 +53,7 @@ use call::{CallHome, PendingCall};
 use collective::Collective;
 use completions::{CompletionTable, OpenCalls};
 use kvstore_protocol::{
-    Failure, Machine as _, Mode, Node, NodeStart, OpId, Placement, Reason, SumOrder, Time,
+    Failure, Machine as _, Mode, Node, NodeStart, OpId, Placement, Reason, SumOrder, Time, WEIGHTS,
 };
 use lookup::StoreKeyNames;
 use memory::CallMemory;
@@ -600,6 +600,11 @@ impl JobMember for WorkerStore {
         if self.reads_only { Ok(()) } else { self.finish_pushing() }
     }
 
+    fn resume(&self, deadline: Deadline) -> Result<()> {
+        self.check_writes("resume")?;
+        self.resume_together(deadline)
+    }
+
     fn save(&self, path: &Path) -> Result<()> {
         self.check_writes("save")?;
         match self.alone()? {
@@ -618,7 +623,7 @@ impl JobMember for WorkerStore {
 
     fn check_weights(&self, has_weight: bool) -> Result<()> {
         self.check_writes("set_weight")?;
-        if has_weight { self.check_knows_weights("set_weight") } else { Ok(()) }
+        if has_weight { self.check_knows("set_weight", WEIGHTS) } else { Ok(()) }
     }
 
     fn last_round(&self, key: Key) -> Result<KeyRound> {

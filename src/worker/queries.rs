@@ -10,7 +10,7 @@ use super::memory::CallMemory;
 use super::requests::{KeyOperation, KeyRequest};
 use crate::deadline::Deadline;
 use crate::digest::KeyDigest;
-use crate::error::{Result, fail};
+use crate::error::{Error, Result, fail};
 use crate::job::wanted::{WANT_DIGEST, WANT_ROUND};
 use crate::job::{round_info, slice_digest};
 use crate::key::{Key, KeyRound};
@@ -20,6 +20,9 @@ use kvstore_protocol::{Machine as _, Peer, PullDependency, WEIGHTS};
 
 /// A query of slices: the call, and the byte on the wire.
 type Query = (&'static str, u8);
+
+/// A key, the round of its slices, and what each of them has answered.
+type OfKey = (Arc<Slot>, u64, Vec<Vec<u8>>);
 
 /// The answers of all slices of a key.
 enum Answered {
@@ -32,29 +35,39 @@ enum Answered {
 impl WorkerStore {
     /// Round and digests of keys, after this worker's pushes.
     pub(super) fn digests(&self, keys: &[Key]) -> Result<Vec<KeyDigest>> {
-        self.query(("digest", WANT_DIGEST), keys, |slot, round, slices| {
-            slice_digest::joined(round, slot.bytes() as u64, slices)
-        })
+        let call = "digest";
+        let joined = |(slot, round, slices): OfKey| {
+            let digest = slice_digest::joined(round, slot.bytes() as u64, &slices);
+            digest.map_err(|error| self.unfit(call, &slot, &error))
+        };
+        self.query((call, WANT_DIGEST), keys)?.into_iter().map(joined).collect()
     }
 
     /// Who took part in the last round of a key, after this worker's pushes.
     pub(super) fn round_of(&self, key: Key) -> Result<KeyRound> {
         let call = "last_round";
-        self.check_knows_weights(call)?;
-        let of_key = |_: &Slot, round, slices: &[Vec<u8>]| round_info::joined(round, slices);
-        let rounds = self.query((call, WANT_ROUND), &[key], of_key)?;
-        rounds.first().copied().ok_or_else(|| fail!(Internal, "a bug of this library: no round"))
+        self.check_knows(call, WEIGHTS)?;
+        let found = self.query((call, WANT_ROUND), &[key])?.pop();
+        let (slot, round, slices) =
+            found.ok_or_else(|| fail!(Internal, "a bug of this library: no round"))?;
+        round_info::joined(round, &slices).map_err(|error| self.unfit(call, &slot, &error))
     }
 
-    /// Refuses a call that a server of an earlier release does not know.
-    pub(super) fn check_knows_weights(&self, call: &str) -> Result<()> {
+    /// The error of answers that do not fit a key.
+    fn unfit(&self, call: &str, slot: &Slot, error: &Error) -> Error {
+        error.at(format_args!("{call}: {}", self.local.keys.names.label(slot.key)))
+    }
+
+    /// Refuses a call that a server or the scheduler does not know, as it lacks a feature.
+    pub(super) fn check_knows(&self, call: &str, feature: u64) -> Result<()> {
         let is_old = |node: &kvstore_protocol::Node<_, _>| {
-            (0..self.servers).find(|rank| node.features(Peer::server(*rank)) & WEIGHTS == 0)
+            let mut all = (0..self.servers).map(Peer::server).chain([Peer::SCHEDULER]);
+            all.find(|peer| node.features(*peer) & feature == 0)
         };
         match self.driver.peek(is_old).flatten() {
-            Some(server) => Err(fail!(
+            Some(peer) => Err(fail!(
                 Unsupported,
-                "{call}: server {server} is of an earlier release, which does not know weights; use the same \
+                "{call}: {peer} is of an earlier release, which does not know this call; use the same \
                  release everywhere"
             )),
             None => Ok(()),
@@ -63,19 +76,15 @@ impl WorkerStore {
 
     /// Queries all slices of keys. A key whose slices are of different rounds is queried again: the job has no
     /// common round for a worker that is done, and for `dist_async`.
-    fn query<T: Clone + Default>(
-        &self,
-        query: Query,
-        keys: &[Key],
-        of_key: impl Fn(&Slot, u64, &[Vec<u8>]) -> Result<T>,
-    ) -> Result<Vec<T>> {
+    fn query(&self, query: Query, keys: &[Key]) -> Result<Vec<OfKey>> {
         let call = query.0;
         self.find(call, keys.iter().copied())?;
         let scene = self.local.keys.scene(call);
         let slot = |&key: &Key| self.local.keys.table.get(key).ok_or_else(|| scene.unknown(key));
         let slots = keys.iter().map(slot).collect::<Result<Vec<_>>>()?;
         let deadline = self.local.deadline();
-        let mut found = vec![T::default(); slots.len()];
+        let mut found: Vec<OfKey> =
+            slots.iter().map(|slot| (Arc::clone(slot), 0, Vec::new())).collect();
         let mut left: Vec<usize> = (0..slots.len()).collect();
         while !left.is_empty() {
             let some: Vec<_> = left.iter().map(|&at| Arc::clone(&slots[at])).collect();
@@ -83,16 +92,10 @@ impl WorkerStore {
                 self.query_slices(query, &some, deadline).map_err(|error| error.at(call))?;
             let (mut apart, mut again) = (None, Vec::new());
             for (at, answer) in left.into_iter().zip(answers) {
-                let key = slots[at].key;
                 match answer {
-                    Answered::Whole(round, slices) => {
-                        let label = || self.local.keys.names.label(key);
-                        let of_key = of_key(&slots[at], round, &slices);
-                        found[at] = of_key
-                            .map_err(|error| error.at(format_args!("{call}: {}", label())))?;
-                    }
+                    Answered::Whole(round, slices) => (found[at].1, found[at].2) = (round, slices),
                     Answered::Apart(first, last) => {
-                        apart.get_or_insert((key, first, last));
+                        apart.get_or_insert((slots[at].key, first, last));
                         again.push(at);
                     }
                 }

@@ -28,6 +28,7 @@ static void check_refuses_work(kv_store *store) {
     CHECK_STATUS(kv_load(store, "file"), KV_ERR_CLOSED);
     CHECK_STATUS(kv_barrier(store, 0), KV_ERR_CLOSED);
     CHECK_STATUS(kv_done(store), KV_ERR_CLOSED);
+    CHECK_STATUS(kv_resume(store, 0), KV_ERR_CLOSED);
     CHECK_STATUS(kv_serve(store), KV_ERR_CLOSED);
     CHECK(ticket == UNTOUCHED);
 }

@@ -198,6 +198,9 @@ static void a_local_store_is_the_only_worker(const char *type) {
     CHECK_STATUS(kv_barrier(store, 1000), KV_OK);
     CHECK_STATUS(kv_barrier(store, -2), KV_ERR_INVALID_ARGUMENT);
     CHECK_STATUS(kv_done(store), KV_OK);
+    CHECK_STATUS(kv_resume(store, 0), KV_OK);
+    CHECK_STATUS(kv_resume(store, -1), KV_OK);
+    CHECK_STATUS(kv_resume(store, -2), KV_ERR_INVALID_ARGUMENT);
     CHECK_STATUS(kv_serve(store), KV_ERR_ROLE);
     CHECK(error_says("worker"));
     init_number(store, 1, 5);

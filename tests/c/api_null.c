@@ -36,6 +36,7 @@ static void without_a_store(void) {
     CHECK(kv_capable(NULL) == 0);
     CHECK_REFUSED(kv_barrier(NULL, 0));
     CHECK_REFUSED(kv_done(NULL));
+    CHECK_REFUSED(kv_resume(NULL, 0));
     CHECK_REFUSED(kv_serve(NULL));
     CHECK_REFUSED(kv_stats(NULL, NULL, 0, &size));
     CHECK_REFUSED(kv_intern(NULL, "name", &key));

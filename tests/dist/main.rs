@@ -35,6 +35,7 @@ mod other_build;
 mod quiet;
 mod releases;
 mod removal;
+mod resume;
 mod rounds;
 mod rows;
 mod rules;

@@ -92,6 +92,7 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "kv_num_lost": (c_void_p, c_void_p),
     "kv_barrier": (c_void_p, c_int64),
     "kv_done": (c_void_p,),
+    "kv_resume": (c_void_p, c_int64),
     "kv_serve": (c_void_p,),
     "kv_stats": (c_void_p, c_void_p, c_size_t, c_void_p),
     "kv_set_stream": (Device, c_void_p),

@@ -599,6 +599,16 @@ class KVStore(_native.Store, Unique):
         """
         check(library.kv_done(self._open().pointer))
 
+    def resume(self, timeout: Optional[float] = None) -> None:
+        """Waits until all workers have called it, done() or not. Then none of them is done.
+
+        So a worker with fewer batches calls done() at its end of an epoch, and all call resume()
+        before the next one. `timeout` is in seconds; None is for ever. A local store has nothing to
+        wait for.
+        """
+        milliseconds = -1 if timeout is None else round(1000 * timeout)
+        check(library.kv_resume(self._open().pointer, milliseconds))
+
     def serve(self) -> None:
         """Serves as a server or the scheduler until the job ends; `RoleError` on a worker.
 

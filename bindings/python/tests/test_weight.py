@@ -35,13 +35,20 @@ def test_what_is_no_weight_is_refused():
         for bad in [-1, float("nan"), float("inf"), 2.0**101]:
             with pytest.raises(kvstore.InvalidArgumentError, match="weight"):
                 kv.set_weight(bad)
-        with pytest.raises(TypeError):
-            kv.set_weight("4")
+        with pytest.raises((TypeError, kvstore.InvalidArgumentError)):
+            kv.set_weight(None)
         kv.set_weight(2)
         with pytest.raises(kvstore.DtypeMismatchError, match="key 2"):
             kv.push(2, np.ones(2, np.int32))
         with pytest.raises(kvstore.KeyNotFoundError, match="404"):
             kv.last_round(404)
+
+
+def test_a_local_store_resumes_at_once():
+    with kvstore.create("local") as kv:
+        kv.done()
+        kv.resume()
+        kv.resume(timeout=0)
 
 
 def test_rules_get_the_mean():

@@ -94,6 +94,9 @@ def keys_and_values(kv: kvstore.KVStore) -> None:
     assert digest.round >= 0 and both
     digests = kv.digest(["weight", 2])
     assert isinstance(digests, list)
+    last: kvstore.KeyRound = kv.last_round("weight")
+    taking_part: tuple[int, float] = last.contributors, last.total_weight
+    assert last.round >= 0 and taking_part
     device: str = kv.key_device("weight")
     assert device == "cpu"
 
@@ -189,7 +192,12 @@ def job(kv: kvstore.KVStore) -> None:
     except kvstore.RoleError as error:
         status: kvstore.Status = error.status
         assert status == kvstore.Status.ROLE
+    kv.set_weight(4)
+    kv.set_weight(0.5)
+    kv.clear_weight()
     kv.done()
+    kv.resume()
+    kv.resume(timeout=1.5)
 
 
 def stores(folder: str) -> None:

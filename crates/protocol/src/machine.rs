@@ -5,7 +5,7 @@ use std::vec::Drain;
 
 use crate::drops::{DropCount, Handled};
 use crate::job::{DeliveryToken, Failure, Limits, Peer, Role, Time};
-use crate::message::{BadFrame, Book, BundleParts, Message};
+use crate::message::{BadFrame, Book, BundleParts, Message, ResumePoint};
 use crate::peers::{OutgoingFrame, OutgoingMessage, PeerEvent};
 use crate::telemetry::{ProcessStats, TransportsByAddress};
 
@@ -103,6 +103,8 @@ pub trait Machine<D> {
 pub(crate) enum SchedulerRequest {
     Barrier,
     AskBarrier(u64),
+    Resume(ResumePoint),
+    AskResume(u64),
     Done,
     Leave,
 }
@@ -148,6 +150,11 @@ pub(crate) trait NodeRole<D> {
     fn released(&mut self, _barrier: u64) {}
 
     fn barrier_awaits(&mut self, _barrier: u64, _peers: &[Peer]) {}
+
+    /// All workers take part in a resume; these are the counts from which they go on.
+    fn resumed(&mut self, _point: ResumePoint) {}
+
+    fn resume_awaits(&mut self, _resume: u64, _peers: &[Peer]) {}
 
     /// All operations have ended, and Leave was sent to the servers.
     fn is_closing(&self) -> bool {

@@ -282,6 +282,8 @@ impl<D: Data, R: NodeRole<D>> Node<D, R> {
                 }
                 SchedulerRequest::AskBarrier(barrier) => Client::ask(&mut self.net, barrier),
                 SchedulerRequest::Done => self.client.done(&mut self.net),
+                SchedulerRequest::Resume(point) => self.client.resume(&mut self.net, point),
+                SchedulerRequest::AskResume(resume) => Client::ask_resume(&mut self.net, resume),
                 SchedulerRequest::Leave => {
                     self.leaving = true;
                     self.client.leave(&mut self.net);
@@ -316,6 +318,8 @@ impl<D: Data, R: NodeRole<D>> Node<D, R> {
             }
             ClientEvent::Released(barrier) => self.part.released(barrier),
             ClientEvent::Awaited(barrier, peers) => self.part.barrier_awaits(barrier, &peers),
+            ClientEvent::Resumed(point) => self.part.resumed(point),
+            ClientEvent::ResumeAwaited(resume, peers) => self.part.resume_awaits(resume, &peers),
         }
     }
 

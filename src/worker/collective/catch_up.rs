@@ -16,6 +16,12 @@ use kvstore_protocol::{Failure, OpId, Time};
 impl WorkerStore {
     /// Fetches the present settings and keys.
     pub(super) fn catch_up(&self, deadline: Deadline) -> Result<()> {
+        self.learn_settings(deadline)?;
+        self.learn_keys(deadline)
+    }
+
+    /// Fetches the present settings.
+    pub(super) fn learn_settings(&self, deadline: Deadline) -> Result<()> {
         while let Some(fields) = self.learn(deadline, WorkerMachine::learn_setting)? {
             // Empty if no worker was left to decide.
             if !fields.is_empty() {
@@ -23,7 +29,7 @@ impl WorkerStore {
                 self.local.change_handling(|handling| *handling = after, |_| Ok(()))?;
             }
         }
-        self.learn_keys(deadline)
+        Ok(())
     }
 
     /// Makes this worker's table equal to the directory of the job.

@@ -7,6 +7,7 @@ mod checkpoint;
 mod checkpoint_alone;
 mod repartition;
 mod residuals;
+mod resume;
 mod slices;
 
 use std::collections::HashSet;
@@ -123,9 +124,19 @@ impl WorkerStore {
         about: Vec<u8>,
         steps: impl FnOnce(&mut Collective) -> Result<T>,
     ) -> Result<T> {
+        let mut collective = self.begin_collective(call, about);
+        let result = steps(&mut collective);
+        if collective.gave_up.is_some() {
+            *self.unfinished.lock() = Some(collective);
+        }
+        result
+    }
+
+    /// A new collective call, or the one that timed out last.
+    fn begin_collective(&self, call: &'static str, about: Vec<u8>) -> Box<Collective> {
         let deadline = self.local.deadline();
         let unfinished = self.unfinished.lock().take();
-        let mut collective = match unfinished {
+        match unfinished {
             Some(it) if it.call == call && it.about == about => {
                 Box::new(Collective { deadline, next: 0, gave_up: None, ..*it })
             }
@@ -134,12 +145,7 @@ impl WorkerStore {
                 let (ended, kept) = (Vec::new(), StepResults::default());
                 Box::new(Collective { call, about, deadline, ended, next: 0, gave_up: None, kept })
             }
-        };
-        let result = steps(&mut collective);
-        if collective.gave_up.is_some() {
-            *self.unfinished.lock() = Some(collective);
         }
-        result
     }
 
     /// Drops a collective call that timed out, as the program changes keys or makes another collective call.

@@ -113,13 +113,41 @@ fn the_text_of_a_loss_names_the_call_the_key_and_the_peer() {
     }
 }
 
+/// Two workers wait in a resume for the one that dies.
+#[test]
+fn a_death_inside_a_resume_ends_it_or_leaves_the_worker_out() {
+    let _turn = Turn::take();
+    for on_loss in ["fail", "continue"] {
+        let mut running = Job::new("epochs", 3, 2).with("on_worker_loss", on_loss).start();
+        running.hear("epoch 3 9");
+        thread::sleep(Duration::from_millis(500));
+        running.workers()[1].kill();
+        for end in running.end(LIMIT) {
+            if !["worker 0", "worker 2"].contains(&&*end.name) {
+                continue;
+            }
+            if on_loss == "continue" {
+                assert_eq!(end.status, Some(0), "{end:?}");
+                assert!(end.said("epoch 20 ").is_some(), "{end:?}");
+                continue;
+            }
+            let text = end.said("error KV_ERR_PEER_LOST ").expect("the loss is told");
+            assert!(text.starts_with("resume 4: ") && text.contains("worker 1 at "), "{text}");
+        }
+    }
+}
+
 #[test]
 fn a_new_scheduler_on_the_same_address_takes_the_job_over() {
     let _turn = Turn::take();
-    for program in ["train", "barriers"] {
+    for program in ["train", "barriers", "epochs"] {
         let job = Job::new(program, 3, 2).told(ROUNDS, 150).told(PAUSE_MS, 10);
         let mut running = job.start();
-        running.hear(if program == "train" { "sum 5" } else { "barrier 5" });
+        running.hear(match program {
+            "train" => "sum 5",
+            "barriers" => "barrier 5",
+            _ => "epoch 3 9",
+        });
         running.scheduler().kill();
         thread::sleep(Duration::from_millis(300));
         let scheduler = job.start_scheduler();

@@ -51,6 +51,7 @@ fn worker() {
         "float sums" => float_sums(&store),
         "train" => train(&store),
         "barriers" => barriers(&store),
+        "epochs" => epochs(&store),
         "load" => load(&store),
         "lists" => lists(&store),
         "updater" => updater(&store),
@@ -332,6 +333,30 @@ fn barriers(store: &Store) -> Result<()> {
     for round in 1..=number(ROUNDS, 1_000_000) {
         store.barrier(Duration::from_secs(60))?;
         say(format_args!("barrier {round}"));
+        thread::sleep(Duration::from_millis(number(PAUSE_MS, 10) as u64));
+    }
+    Ok(())
+}
+
+/// Epochs of unequal numbers of pushes; in the fourth one worker 1 is late for the resume.
+fn epochs(store: &Store) -> Result<()> {
+    store.init(7u64, &[0.0f32; 4])?;
+    store.set_optimizer("test", "rescale_grad=1")?;
+    let rank = usize::try_from(store.rank()).unwrap_or(0);
+    for epoch in 1..=number(ROUNDS, 20) {
+        for _ in 0..(rank + epoch) % 3 {
+            store.push(7u64, &[1.0f32; 4])?;
+        }
+        if rank % 2 == 0 {
+            store.done()?;
+        }
+        if (rank, epoch) == (1, 4) {
+            thread::sleep(Duration::from_secs(2));
+        }
+        store.resume(Duration::from_secs(60))?;
+        let mut sum = [0.0f32; 4];
+        store.pull(7u64, &mut sum)?;
+        say(format_args!("epoch {epoch} {}", sum[0]));
         thread::sleep(Duration::from_millis(number(PAUSE_MS, 10) as u64));
     }
     Ok(())

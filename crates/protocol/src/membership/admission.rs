@@ -69,6 +69,7 @@ impl AuthenticatedPeer {
         if self.reads {
             hello.done = true;
             (hello.arrived, hello.passed, hello.book) = (0, 0, Book::default());
+            (hello.resume, hello.resumed) = Default::default();
             message.body = Body::Fields(hello.encode());
         }
         Ok(())
@@ -112,7 +113,7 @@ fn only_reads<D: Data>(message: &Message<D>) -> bool {
 mod tests {
     use super::*;
     use crate::job::Peer;
-    use crate::message::{KeySpec, MemberState, Standing};
+    use crate::message::{KeySpec, MemberState, ResumePoint, Standing};
     use crate::sim::{Bytes, limits};
 
     const WORKER: AuthenticatedPeer =
@@ -142,9 +143,10 @@ mod tests {
             let said = kept(WORKER, MessageKind::Hello, hello(address).encode());
             assert_eq!(said.unwrap_err(), AdmissionError::Address, "{address}");
         }
-        // Without the last field it is the hello of an earlier release.
-        let without_launch = own.len() - size_of::<u128>();
-        for end in (0..own.len()).filter(|end| *end != without_launch) {
+        // Without the last fields it is the hello of an earlier release.
+        let without_resumes = own.len() - 2 * 32;
+        let earlier = [without_resumes, without_resumes - size_of::<u128>()];
+        for end in (0..own.len()).filter(|end| !earlier.contains(end)) {
             assert!(kept(WORKER, MessageKind::Hello, own[..end].to_vec()).is_err(), "cut at {end}");
         }
         for other in [
@@ -174,6 +176,8 @@ mod tests {
             book,
             arrived: 8,
             passed: 9,
+            resume: Box::new(ResumePoint { number: 3, pushes: 4, barriers: 5, agreements: 6 }),
+            resumed: Box::new(ResumePoint { number: 2, ..ResumePoint::default() }),
             terms: terms.clone(),
             reads: true,
             ..hello("here")

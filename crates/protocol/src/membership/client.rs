@@ -6,9 +6,9 @@ use crate::drops::{DropReason, Handled};
 use crate::job::{
     Data, DeliveryToken, Failure, Limits, MS, NO_RANK, Peer, Reason, Role, SumOrder, Time, list,
 };
-use crate::message::kinds::{Ask, Awaited, Barrier, Done, Leave, Released, Report};
+use crate::message::kinds::{Ask, Awaited, Barrier, Done, Leave, Released, Report, Resume};
 use crate::message::{
-    BadFrame, Book, Content, FEATURES, Hello, Look, MemberState, Message, MessageKind,
+    BadFrame, Book, Content, FEATURES, Hello, Look, MemberState, Message, MessageKind, ResumePoint,
     SUMS_BY_TREE, Standing, Terms, VERSION, failed,
 };
 use crate::peers::{OutgoingMessage, PeerEvent, Peers};
@@ -24,6 +24,10 @@ pub(crate) enum ClientEvent {
     Released(u64),
     /// Members that a barrier waits for.
     Awaited(u64, Vec<Peer>),
+    /// No worker is done any more.
+    Resumed(ResumePoint),
+    /// Members that a resume waits for.
+    ResumeAwaited(u64, Vec<Peer>),
     /// This process was evicted or refused, or cannot continue.
     Fatal(Failure),
     /// The job is over, for a server.
@@ -106,6 +110,18 @@ impl Client {
         self.hello.arrived
     }
 
+    /// Takes part in a resume.
+    pub(crate) fn resume<D: Data>(&mut self, net: &mut Peers<D>, point: ResumePoint) {
+        *self.hello.resume = point;
+        tell(net, Resume::from(point), CONTROL, None);
+    }
+
+    /// Asks for the members that a resume waits for.
+    pub(crate) fn ask_resume<D: Data>(net: &mut Peers<D>, resume: u64) {
+        let ask = Ask { key: 0, generation: 0, slice: 0, round: resume, request: 0, setting: 1 };
+        tell(net, ask, CONTROL, None);
+    }
+
     /// Asks for the members that a barrier waits for.
     pub(crate) fn ask<D: Data>(net: &mut Peers<D>, barrier: u64) {
         let ask = Ask { key: 0, generation: 0, slice: 0, round: barrier, request: 0, setting: 0 };
@@ -175,6 +191,19 @@ impl Client {
             Content::Released(Released { barrier }) => {
                 self.hello.passed = self.hello.passed.max(barrier);
                 self.events.push(ClientEvent::Released(barrier));
+            }
+            Content::Resumed(resumed) => {
+                let point = ResumePoint::from(&resumed);
+                if point.number <= self.hello.resumed.number {
+                    return Err(DropReason::Outdated);
+                }
+                *self.hello.resumed = point;
+                self.hello.done = false;
+                (self.hello.arrived, self.hello.passed) = (point.barriers, point.barriers);
+                self.events.push(ClientEvent::Resumed(point));
+            }
+            Content::Awaited(Awaited { round, request: 1, peers }) => {
+                self.events.push(ClientEvent::ResumeAwaited(round, peers));
             }
             Content::Awaited(Awaited { round: 0, peers, .. }) => self.awaited = peers,
             Content::Awaited(Awaited { round, peers, .. }) => {

@@ -27,15 +27,18 @@ impl MemberState {
 /// Mask of the features of this build, which members learn from Hello and the address book. A message that only
 /// some members take is sent to those that have its feature.
 #[cfg(not(feature = "wire-next"))]
-pub(crate) const FEATURES: u64 = SUMS_BY_TREE | WEIGHTS;
+pub(crate) const FEATURES: u64 = SUMS_BY_TREE | WEIGHTS | RESUMES;
 #[cfg(feature = "wire-next")]
-pub(crate) const FEATURES: u64 = SUMS_BY_TREE | WEIGHTS | super::next::FEATURE;
+pub(crate) const FEATURES: u64 = SUMS_BY_TREE | WEIGHTS | RESUMES | super::next::FEATURE;
 
 /// Bit of the features: the member knows the term `sum_order`.
 pub(crate) const SUMS_BY_TREE: u64 = 1;
 
 /// Bit of the features: the member divides sums by the weights of pushes, and answers queries for them.
 pub const WEIGHTS: u64 = 2;
+
+/// Bit of the features: the member takes part in resumes.
+pub const RESUMES: u64 = 4;
 
 /// Entry of the address book.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -180,6 +183,44 @@ impl Field for Standing {
     }
 }
 
+/// Counts of a worker that takes part in a resume, or the largest ones of all that did: they go on from there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct ResumePoint {
+    /// Number of the resume, from 1; 0 before the first.
+    pub number: u64,
+    /// Most pushes to a key.
+    pub pushes: u64,
+    pub barriers: u64,
+    /// Agreements of collective calls.
+    pub agreements: u64,
+}
+
+impl ResumePoint {
+    /// The counts of all, with those of one more worker.
+    pub(crate) fn with(self, other: &Self) -> Self {
+        Self {
+            number: self.number,
+            pushes: self.pushes.max(other.pushes),
+            barriers: self.barriers.max(other.barriers),
+            agreements: self.agreements.max(other.agreements),
+        }
+    }
+}
+
+impl Field for ResumePoint {
+    const LEAST: usize = 32;
+
+    fn put(&self, out: &mut Vec<u8>) {
+        (self.number, self.pushes).put(out);
+        (self.barriers, self.agreements).put(out);
+    }
+
+    fn take(from: &mut FieldReader) -> Option<Self> {
+        let ((number, pushes), (barriers, agreements)) = (Field::take(from)?, Field::take(from)?);
+        Some(Self { number, pushes, barriers, agreements })
+    }
+}
+
 /// Introduction of a process (also: join request): what it expects of the job, and, for a restarted
 /// scheduler, what it knows of the job.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -201,6 +242,9 @@ pub(crate) struct Hello {
     pub features: u64,
     /// Secret number that the launcher gave to the process; 0 without a launcher that announces its end.
     pub launch: u128,
+    /// Last resume in which the process takes part, with its counts, and the last that it has passed.
+    pub resume: Box<ResumePoint>,
+    pub resumed: Box<ResumePoint>,
 }
 
 impl Field for Hello {
@@ -216,6 +260,8 @@ impl Field for Hello {
         out.push(reads + if self.done { IS_DONE } else { 0 });
         self.features.put(out);
         self.launch.put(out);
+        self.resume.put(out);
+        self.resumed.put(out);
     }
 
     fn take(from: &mut FieldReader) -> Option<Self> {
@@ -226,6 +272,12 @@ impl Field for Hello {
         let (done, reads, features) = (last & IS_DONE != 0, last & ONLY_READS != 0, from.u64()?);
         // A field that earlier releases do not have.
         let launch = if from.is_at_end() { 0 } else { from.u128()? };
+        let is_earlier = from.is_at_end();
+        let mut point = || {
+            let point = if is_earlier { ResumePoint::default() } else { Field::take(from)? };
+            Some(Box::new(point))
+        };
+        let (resume, resumed) = (point()?, point()?);
         Some(Self {
             workers,
             servers,
@@ -238,6 +290,8 @@ impl Field for Hello {
             reads,
             features,
             launch,
+            resume,
+            resumed,
         })
     }
 }

@@ -145,6 +145,10 @@ kinds! {
     Bundle = 32,
     /// A launcher has seen the end of processes that it started.
     ExitNotice = 44,
+    /// A worker takes part in a resume, with its counts; to a server, with those of all workers.
+    Resume = 50,
+    /// No worker is done any more, said by the scheduler with the counts of all, or by a server.
+    Resumed = 51,
 }
 
 impl MessageKind {

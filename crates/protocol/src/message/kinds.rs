@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use super::body::{Book, Decision, ExitNotice, Hello, Placement, Proposal, SliceName};
+use super::body::{Book, Decision, ExitNotice, Hello, Placement, Proposal, ResumePoint, SliceName};
 use super::bundle::BundleParts;
 use super::facts::{JobView, Look};
 use super::header::{COLLECTIVE, Header, MessageKind, ROUNDS_OVER, flags};
@@ -26,6 +26,7 @@ pub(crate) enum NoContent {
 pub(crate) const NO_GENERATION: &str = "generations of a key begin at 1";
 pub(crate) const NO_ROUND: &str = "pushes are of rounds from 1";
 pub(crate) const NO_BARRIER: &str = "barriers have numbers from 1";
+pub(crate) const NO_RESUME: &str = "resumes have numbers from 1";
 pub(crate) const TOO_LONG: &str = "the slice ends behind its value";
 
 /// The field of a header that a field of a struct stands for: the one of its name, or the one given.
@@ -298,12 +299,48 @@ messages! {
     Restore<D> { key: u64, generation: u32, slice: u32, request: u64, => data: D } [
         generation == 0 => NO_GENERATION,
     ]
+    /// A worker takes part in a resume, with its counts; to a server, with those of all workers.
+    Resume {
+        number: u64 = round, pushes: u64 = total, barriers: u64 = request, agreements: u64 = setting,
+    } [
+        number == 0 => NO_RESUME,
+    ]
+    /// No worker is done any more: from the scheduler with the counts of all workers, or from a server.
+    Resumed {
+        number: u64 = round, pushes: u64 = total, barriers: u64 = request, agreements: u64 = setting,
+    } [
+        number == 0 => NO_RESUME,
+    ]
     /// Statistics of a member, or the request for them.
     Report { => facts: Option<Box<ProcessStats>> }
     /// Small messages of a stream in one frame.
     Bundle<D> { count: u64 = total, => parts: Arc<BundleParts<D>> } [
         count != parts.messages().len() as u64 => "its messages are not of the announced number",
     ]
+}
+
+impl From<ResumePoint> for Resume {
+    fn from(ResumePoint { number, pushes, barriers, agreements }: ResumePoint) -> Self {
+        Self { number, pushes, barriers, agreements }
+    }
+}
+
+impl From<ResumePoint> for Resumed {
+    fn from(ResumePoint { number, pushes, barriers, agreements }: ResumePoint) -> Self {
+        Self { number, pushes, barriers, agreements }
+    }
+}
+
+impl From<&Resume> for ResumePoint {
+    fn from(&Resume { number, pushes, barriers, agreements }: &Resume) -> Self {
+        Self { number, pushes, barriers, agreements }
+    }
+}
+
+impl From<&Resumed> for ResumePoint {
+    fn from(&Resumed { number, pushes, barriers, agreements }: &Resumed) -> Self {
+        Self { number, pushes, barriers, agreements }
+    }
 }
 
 impl Suspect {

@@ -10,6 +10,7 @@ mod backpressure;
 mod directory;
 mod facts;
 mod keys;
+mod resume;
 mod role;
 mod rounds;
 
@@ -25,13 +26,14 @@ use super::message::kinds::{
     Ask, Awaited, Credit, Describe, Done, Failed, Grant, Init, Offer, Pull, Push, Remove, Setting,
     Value,
 };
-use super::message::{Content, Message, Placement, SliceName};
+use super::message::{Content, Message, Placement, ResumePoint, SliceName};
 use super::peers::OutgoingMessage;
 use super::placement::SharedPlaces;
 use super::stream::{CONTROL, LAST};
 use backpressure::WorkerBacklog;
 use directory::Directory;
 use keys::{ServerKey, ServerKeys};
+use resume::Resumption;
 use rounds::{Contribution, RoundStep, Slice, SpareBacklogs, WaitingPull};
 
 /// Action for the driver of a server. Those of one slice take effect in their order; slices are independent.
@@ -190,6 +192,7 @@ pub struct Server<D> {
     spare: SpareBacklogs<D>,
     /// Keys to settle after a change of the workers: those with slices here, and those of the directory.
     sweep: (Vec<u64>, Vec<u64>),
+    resumption: Resumption,
 }
 
 impl<D: Data> Server<D> {
@@ -265,6 +268,10 @@ impl<D: Data> Server<D> {
                 key.pushes[rank as usize] = pushes;
                 Ok(())
             }
+            Content::Resume(resume) => {
+                self.resume(rank, ResumePoint::from(&resume));
+                Ok(())
+            }
             Content::Done(_) | Content::Leave(_) => {
                 self.end_pushes(rank);
                 Ok(())
@@ -291,6 +298,7 @@ impl<D: Data> Server<D> {
 
     /// Treats a reader as a worker that is done.
     fn only_reads(&mut self, rank: u32) {
+        self.resumption.only_reads(rank);
         if self.workers.done.get(rank as usize) == Some(&false) {
             self.end_pushes(rank);
         }
@@ -327,7 +335,7 @@ impl<D: Data> Server<D> {
     }
 
     fn install(&mut self, init: Init<D>) -> Handled {
-        let workers = self.workers.limits.workers;
+        let (workers, mode) = (self.workers.limits.workers, self.workers.limits.mode);
         let (name, data) = (init.name(), init.data);
         let key = self.keys.get_mut(name.key, name.generation).ok_or(DropReason::Late)?;
         let at = name.slice as usize;
@@ -338,7 +346,8 @@ impl<D: Data> Server<D> {
             key.slices.resize_with(at + 1, || None);
         }
         self.tally.stored_bytes += data.len();
-        let old = key.slices[at].replace(Slice::new(data.len(), workers));
+        let old = key.slices[at]
+            .replace(Slice::new(data.len(), workers).begin_at(self.resumption.base(), mode));
         let place = Arc::clone(&key.place);
         self.actions.push(ServerAction::Install { slice: name, place, data });
         self.slices += 1;
@@ -557,6 +566,7 @@ impl<D: Data> Server<D> {
             self.end_searches(key);
         }
         self.post_directory();
+        self.settle_resume();
     }
 
     fn settle_key(&mut self, key: u64) {

@@ -5,6 +5,7 @@ use std::vec::Drain;
 use super::backpressure::WorkerBacklog;
 use super::directory::Directory;
 use super::keys::ServerKeys;
+use super::resume::Resumption;
 use super::rounds::SpareBacklogs;
 use super::{Server, Workers, facts};
 use crate::drops::Handled;
@@ -45,6 +46,7 @@ impl<D: Data> NodeRole<D> for Server<D> {
             steps: Vec::new(),
             spare: SpareBacklogs::default(),
             sweep: (Vec::new(), Vec::new()),
+            resumption: Resumption::default(),
         }
     }
 

@@ -128,6 +128,24 @@ impl<D: Data> Slice<D> {
         }
     }
 
+    /// The same slice, whose rounds go on from a number.
+    pub(super) fn begin_at(mut self, base: u64, mode: Mode) -> Self {
+        self.go_on_from(base, mode);
+        self
+    }
+
+    /// Goes on from a round, once no worker pushes any more. Without rounds only the pushes of workers are counted
+    /// anew.
+    pub(super) fn go_on_from(&mut self, base: u64, mode: Mode) {
+        debug_assert!(self.held().is_empty() && self.added == 0, "all rounds have closed");
+        if mode == Mode::Sync {
+            // A lost worker may have made more rounds than all others: these numbers come again.
+            self.open = base.saturating_add(1);
+            self.next = 0;
+        }
+        self.taken.fill(base);
+    }
+
     pub(super) fn len(&self) -> u64 {
         self.len
     }

@@ -18,6 +18,11 @@ fn number(variable: &str) -> Option<u64> {
     std::env::var(variable).ok()?.parse().ok()
 }
 
+/// Seeds of a test that takes so many in a default run.
+pub(super) fn seeds(default: u64) -> u64 {
+    number("KV_SIM_SEEDS").unwrap_or(default)
+}
+
 fn run(scenario: &Scenario) -> Option<Met> {
     let seed = scenario.seed;
     let trace = number("KV_SIM_TRACE").is_some();

@@ -50,10 +50,12 @@ pub enum CallKind {
     Done = 9,
     /// [`Worker::close`](crate::Worker::close)
     Close = 10,
+    /// [`Worker::resume`](crate::Worker::resume)
+    Resume = 11,
 }
 
 impl CallKind {
-    const NAMES: [(Self, &str); 11] = [
+    const NAMES: [(Self, &str); 12] = [
         (Self::Init, "init"),
         (Self::Push, "push"),
         (Self::Pushpull, "pushpull"),
@@ -65,6 +67,7 @@ impl CallKind {
         (Self::Barrier, "barrier"),
         (Self::Done, "done"),
         (Self::Close, "close"),
+        (Self::Resume, "resume"),
     ];
 
     #[must_use]

@@ -85,6 +85,8 @@ impl<D: Data> Worker<D> {
                     self.touched.add_all();
                 }
             }
+            // This worker enters it all the same.
+            OperationKind::Resume { number } => self.resumption.give_up(*number),
             OperationKind::Done | OperationKind::Close => {}
             _ => self.finish(id, Ok(())),
         }

@@ -15,6 +15,9 @@ impl<D: Data> Worker<D> {
         for id in self.collective.iter().copied().collect::<Vec<_>>() {
             match self.ops.get(id).map(|op| &op.what) {
                 Some(OperationKind::Done) if self.is_numbered(id) => self.start_collective(id),
+                Some(&OperationKind::Resume { number }) if self.is_numbered(id) => {
+                    self.pump_resume(id, number);
+                }
                 Some(OperationKind::Close) => {
                     if self.pushes != PushPhase::Announced && self.is_numbered(id) {
                         self.announce(id);
@@ -47,7 +50,7 @@ impl<D: Data> Worker<D> {
         !earlier.any(|op| matches!(op.what, OperationKind::Push { .. }))
     }
 
-    fn start_collective(&mut self, id: OpId) {
+    pub(super) fn start_collective(&mut self, id: OpId) {
         let Some(op) = self.ops.get_mut(id) else { return };
         op.started = true;
         self.collective.remove(&id);
@@ -74,6 +77,10 @@ impl<D: Data> Worker<D> {
                 let declare = Declare { key, setting, request: id, learn, back, proposal };
                 self.post(DIRECTORY, declare);
             }
+            OperationKind::Resume { number } => {
+                let number = *number;
+                self.take_part(number);
+            }
             OperationKind::Done => self.announce(id),
             OperationKind::Close => {
                 self.tell_servers(id, &Leave {}.into(), LAST);
@@ -85,7 +92,7 @@ impl<D: Data> Worker<D> {
 
     /// Announces the number of pushes of each key, and their end. Other workers then wait for no more, even
     /// while some of these pushes wait for others.
-    fn announce(&mut self, id: OpId) {
+    pub(super) fn announce(&mut self, id: OpId) {
         if self.pushes == PushPhase::Announced {
             return;
         }

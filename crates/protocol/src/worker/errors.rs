@@ -14,7 +14,8 @@ fn name<D>(op: &Operation<D>) -> Vec<TextPart> {
         }
         OperationKind::Set { version: number, .. }
         | OperationKind::Learn(CatchUpTarget::Setting(number))
-        | OperationKind::Barrier { number, .. } => return words(format!("{call} {number}")),
+        | OperationKind::Barrier { number, .. }
+        | OperationKind::Resume { number } => return words(format!("{call} {number}")),
         OperationKind::Learn(CatchUpTarget::Key(_))
         | OperationKind::Done
         | OperationKind::Close => return words(call),
@@ -95,9 +96,10 @@ fn waits_for_a_round<D>(op: &Operation<D>) -> bool {
 /// Without an answer to the query: the member that did not answer.
 pub(super) fn silent<D>(op: &Operation<D>, key: Option<&WorkerKey>) -> Peer {
     match &op.what {
-        OperationKind::Barrier { .. } | OperationKind::Done | OperationKind::Close => {
-            Peer::SCHEDULER
-        }
+        OperationKind::Barrier { .. }
+        | OperationKind::Resume { .. }
+        | OperationKind::Done
+        | OperationKind::Close => Peer::SCHEDULER,
         OperationKind::Push { .. } | OperationKind::Pull { .. } => {
             let slice = op.unanswered.first().or(op.unsent.first());
             let server = slice.zip(key).and_then(|(slice, key)| key.server_of(slice));

@@ -113,7 +113,7 @@ impl<D: Data> Worker<D> {
     fn waiting(&self, op: &Operation<D>, now: Time) -> WaitingCall {
         let call = op.kind();
         let round = match op.what {
-            OperationKind::Barrier { number, .. } => number,
+            OperationKind::Barrier { number, .. } | OperationKind::Resume { number } => number,
             OperationKind::Set { version, .. }
             | OperationKind::Learn(CatchUpTarget::Setting(version)) => version & !COLLECTIVE,
             _ => op.round(),

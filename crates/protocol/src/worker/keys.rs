@@ -64,16 +64,28 @@ impl WorkerKey {
         range(self.bytes, self.slice_bytes, slice)
     }
 
-    pub(super) fn set_place(&mut self, generation: u32, place: Arc<Placement>) {
+    /// Sets the place of the key, whose pushes are numbered from `base` in a new generation.
+    pub(super) fn set_place(&mut self, generation: u32, place: Arc<Placement>, base: u64) {
         if generation > self.generation || self.place.is_none() {
             self.bytes = place.spec.bytes().unwrap_or(0);
             self.slice_bytes = place.slice_bytes;
-            self.closed = SmallVec::from_elem(0, place.servers.len());
-            self.pushed = 0;
+            self.closed = SmallVec::from_elem(base, place.servers.len());
+            self.pushed = base;
             self.generation = generation;
             self.place = Some(place);
         }
         self.search = 0;
+    }
+
+    /// Goes on from a number of pushes. Its place is forgotten if it may have `changed`, and no operation needs it.
+    pub(super) fn go_on_from(&mut self, base: u64, changed: bool) {
+        if changed && self.queue.is_empty() {
+            return self.forget();
+        }
+        if self.place.is_some() {
+            self.pushed = base;
+            self.closed.fill(base);
+        }
     }
 
     /// The key was removed.

@@ -9,6 +9,7 @@ mod facts;
 mod keys;
 mod operation;
 mod requests;
+mod resume;
 mod role;
 #[cfg(test)]
 mod tests;
@@ -40,6 +41,7 @@ pub use facts::{Ended, KeyNameLookup};
 use keys::WorkerKey;
 use operation::{CatchUpTarget, Operation, OperationKind};
 pub use operation::{OpId, PullDependency};
+use resume::Resumption;
 use touched::TouchedKeys;
 
 /// Maximum operations whose timers are handled in one step; the next step has the rest. Each step looks at
@@ -143,6 +145,7 @@ pub struct Worker<D> {
     /// Operation that announces the number of pushes of each key, and the position of the next key in the
     /// table.
     announcing: Option<(OpId, usize)>,
+    resumption: Resumption,
     closing: bool,
     ended: bool,
     /// A loss after which no round closes.
@@ -290,6 +293,7 @@ impl<D: Data> Worker<D> {
                 None => Err(DropReason::Late),
             },
             Content::Failed(failed) => self.failed(failed),
+            Content::Resumed(resumed) => self.resumed_at(from, resumed.number),
             _ => Err(DropReason::Misdirected),
         };
         self.go_on();
@@ -316,7 +320,7 @@ impl<D: Data> Worker<D> {
             return Err(DropReason::Misfit);
         }
         let place = self.places.share(place);
-        self.keys.get_or_default(key).set_place(generation, place);
+        self.keys.get_or_default(key).set_place(generation, place, self.resumption.base());
         self.touched.add(key);
         if provide {
             return self.provide(key, generation, request);
@@ -571,7 +575,8 @@ impl<D: Data> Worker<D> {
             OperationKind::Close => self.wants.push(SchedulerRequest::Leave),
             OperationKind::Learn(_)
             | OperationKind::Remove { .. }
-            | OperationKind::Barrier { .. } => {}
+            | OperationKind::Barrier { .. }
+            | OperationKind::Resume { .. } => {}
         }
     }
 
@@ -639,6 +644,9 @@ impl<D: Data> Worker<D> {
             _ if !op.started => {}
             OperationKind::Barrier { number, .. } => {
                 return self.wants.push(SchedulerRequest::AskBarrier(*number));
+            }
+            OperationKind::Resume { number } => {
+                return self.wants.push(SchedulerRequest::AskResume(*number));
             }
             OperationKind::Set { version, .. } => ask.setting = *version,
             OperationKind::Push { .. } | OperationKind::Pull { .. } => {

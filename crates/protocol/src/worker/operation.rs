@@ -61,6 +61,10 @@ pub(super) enum OperationKind<D> {
         call: &'static str,
     },
     Done,
+    /// Waits for all workers, done or not.
+    Resume {
+        number: u64,
+    },
     Close,
 }
 
@@ -148,8 +152,8 @@ impl<D> Operation<D> {
 
     /// Whether it concerns no key.
     pub(super) fn is_collective(&self) -> bool {
-        use OperationKind::{Barrier, Close, Done, Learn, Set};
-        matches!(self.what, Set { .. } | Learn(_) | Barrier { .. } | Done | Close)
+        use OperationKind::{Barrier, Close, Done, Learn, Resume, Set};
+        matches!(self.what, Set { .. } | Learn(_) | Barrier { .. } | Done | Resume { .. } | Close)
     }
 
     pub(super) fn is_leaving(&self) -> bool {
@@ -201,6 +205,7 @@ impl<D> Operation<D> {
             }
             OperationKind::Barrier { .. } => CallKind::Barrier,
             OperationKind::Done => CallKind::Done,
+            OperationKind::Resume { .. } => CallKind::Resume,
             OperationKind::Close => CallKind::Close,
         }
     }

@@ -232,6 +232,7 @@ impl<D: Data> Worker<D> {
     /// The worker is closed, or has ended.
     pub fn finish_pushing(&mut self, now: Time, deadline: Time) -> Result<OpId, Failure> {
         let id = self.request(OperationKind::Done, 0, now, deadline)?;
+        self.resumption.note_done();
         if self.pushes == PushPhase::Open {
             self.pushes = PushPhase::Over;
         }
@@ -248,7 +249,7 @@ impl<D: Data> Worker<D> {
         Ok(id)
     }
 
-    fn request(
+    pub(super) fn request(
         &mut self,
         what: OperationKind<D>,
         key: u64,
@@ -260,6 +261,9 @@ impl<D: Data> Worker<D> {
         let id = self.next_op;
         self.next_op += 1;
         self.wake = self.wake.min(op.first_moment());
+        if matches!(op.what, OperationKind::Push { .. }) {
+            self.resumption.note_push();
+        }
         let is_collective = op.is_collective();
         let is_change =
             matches!(op.what, OperationKind::Set { version, .. } if version < COLLECTIVE);
@@ -296,7 +300,8 @@ impl<D: Data> Worker<D> {
         if let Some(lost) = self.rounds_lost.as_ref().filter(|_| op.needs_all_workers()) {
             return Err(lost.clone());
         }
-        if self.pushes != PushPhase::Open && op.needs_all_workers() {
+        let is_resume = matches!(op.what, OperationKind::Resume { .. });
+        if self.pushes != PushPhase::Open && op.needs_all_workers() && !is_resume {
             let text = "this worker is done; it may only pull and close";
             return Err(Failure::new(Reason::Invalid, text));
         }

@@ -5,6 +5,7 @@ use std::vec::Drain;
 
 use super::credit::FlowControl;
 use super::operation::{Operation, OperationKind};
+use super::resume::Resumption;
 use super::touched::TouchedKeys;
 use super::{MOST_DUE, PushPhase, Worker};
 use crate::drops::Handled;
@@ -12,7 +13,7 @@ use crate::job::{
     Data, DeliveryToken, Failure, Limits, OnLoss, Peer, Reason, Role, Time, take_all,
 };
 use crate::machine::{NodeRole, SchedulerRequest};
-use crate::message::{Book, COLLECTIVE, MemberState, Message};
+use crate::message::{Book, COLLECTIVE, MemberState, Message, ResumePoint};
 use crate::peers::OutgoingMessage;
 use crate::placement::SharedPlaces;
 use crate::sequence_map::SequenceMap;
@@ -53,6 +54,7 @@ impl<D: Data> NodeRole<D> for Worker<D> {
             setting: 0,
             pushes: PushPhase::Open,
             announcing: None,
+            resumption: Resumption::default(),
             closing: false,
             ended: false,
             rounds_lost: None,
@@ -169,6 +171,18 @@ impl<D: Data> NodeRole<D> for Worker<D> {
     fn barrier_awaits(&mut self, barrier: u64, peers: &[Peer]) {
         for op in self.ops.values_mut() {
             if matches!(op.what, OperationKind::Barrier { number, .. } if number == barrier) {
+                op.awaited = Some(Box::new(peers.to_vec()));
+            }
+        }
+    }
+
+    fn resumed(&mut self, point: ResumePoint) {
+        self.go_on_from(point);
+    }
+
+    fn resume_awaits(&mut self, resume: u64, peers: &[Peer]) {
+        for op in self.ops.values_mut() {
+            if matches!(op.what, OperationKind::Resume { number } if number == resume) {
                 op.awaited = Some(Box::new(peers.to_vec()));
             }
         }

@@ -157,7 +157,18 @@ impl<D: Data> Scheduler<D> {
         }
         let progress = self.progress.entry(peer).or_default();
         progress.arrived = progress.arrived.max(hello.arrived);
-        progress.done |= hello.done;
+        if hello.resume.number > progress.resume.number {
+            progress.resume = *hello.resume;
+        }
+        let learns = [Takeover::Learning, Takeover::Over].contains(&self.takeover);
+        if learns && hello.resumed.number > self.resumed.number {
+            self.resumed = *hello.resumed;
+        }
+        if learns {
+            progress.resumed = progress.resumed.max(hello.resumed.number);
+        }
+        // A hello outside of the stream may be from before a resume.
+        progress.done |= hello.done && hello.resumed.number >= self.resumed.number;
         if progress.launch == 0 {
             progress.launch = hello.launch;
         }

@@ -6,6 +6,7 @@ mod isolation;
 mod join;
 mod observers;
 mod refusals;
+mod resume;
 mod suspicion;
 mod takeover;
 
@@ -13,11 +14,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::vec::Drain;
 
 use crate::drops::{DropCount, DropReason, Handled};
-use crate::job::{Data, Failure, Limits, MS, OnLoss, Peer, Reason, Role, Time, list};
+use crate::job::{Data, Failure, Limits, MS, Peer, Reason, Role, Time, list};
 use crate::machine::Machine;
 use crate::message::kinds::{Ask, Awaited, Barrier, Evicted, Leave, Refused, Released};
 use crate::message::{
-    BadFrame, Book, Content, FEATURES, MemberState, Message, MessageKind, Standing, VERSION,
+    BadFrame, Book, Content, FEATURES, MemberState, Message, MessageKind, ResumePoint, Standing,
+    VERSION,
 };
 use crate::peers::{Incoming, OutgoingFrame, OutgoingMessage, PeerEvent, Peers};
 use crate::stream::CONTROL;
@@ -37,6 +39,9 @@ pub(super) struct MemberProgress {
     pub(super) passed: u64,
     pub(super) told: u64,
     pub(super) done: bool,
+    /// Last resume in which the member takes part, and the last one whose end was sent.
+    pub(super) resume: ResumePoint,
+    pub(super) resumed: u64,
     /// A hello in the stream has confirmed this state to this scheduler.
     pub(super) known: bool,
     /// After a restart of the scheduler: deadline of the member's hello, after which it is lost.
@@ -60,6 +65,8 @@ pub struct Scheduler<D> {
     pub(super) went: BTreeSet<Peer>,
     pub(super) started: bool,
     takeover: Takeover,
+    /// Last resume, and the counts from which the workers went on.
+    resumed: ResumePoint,
     /// Moment at which this scheduler, restarted, published the addresses of all members.
     pub(super) learned_at: Option<Time>,
     ending: bool,
@@ -93,6 +100,7 @@ impl<D: Data> Scheduler<D> {
             went: BTreeSet::new(),
             started: false,
             takeover: Takeover::None,
+            resumed: ResumePoint::default(),
             learned_at: None,
             ending: false,
             gone_at: None,
@@ -290,12 +298,19 @@ impl<D: Data> Scheduler<D> {
         match content {
             Content::Barrier(Barrier { number }) => progress.arrived = progress.arrived.max(number),
             Content::Done(_) => progress.done = true,
+            Content::Resume(resume) if resume.number > progress.resume.number => {
+                progress.resume = ResumePoint::from(&resume);
+            }
             Content::Leave(_) if !self.started => self.lose(from),
             Content::Leave(_) => {
                 progress.done = true;
                 self.part(from, MemberState::Left);
             }
             Content::Suspect(suspicion) => return self.suspect(from, &suspicion, now),
+            Content::Ask(Ask { round, setting: 1, .. }) => {
+                let peers = self.missing_from_resume(round);
+                self.post(from, Awaited { request: 1, round, peers });
+            }
             Content::Ask(Ask { round, .. }) => {
                 let peers = if round == 0 { self.missing_from_quorum() } else { self.late(round) };
                 self.post(from, Awaited { request: 0, round, peers });
@@ -489,6 +504,7 @@ impl<D: Data> Scheduler<D> {
             return;
         }
         self.stop_learning();
+        self.resume();
         self.release();
         let here = |member: &&Standing| member.state == MemberState::Here;
         let here = self.book.members.iter().filter(here).map(|member| member.peer);
@@ -509,9 +525,7 @@ impl<D: Data> Scheduler<D> {
 
     /// A barrier is open when all active workers have arrived, or a worker has passed it.
     fn release(&mut self) {
-        let lost =
-            |m: &Standing| m.peer.role == Role::Worker && !m.reads && m.state == MemberState::Lost;
-        let broken = self.net.limits.on_loss == OnLoss::Fail && self.book.members.iter().any(lost);
+        let broken = self.is_broken();
         let passed = self.progress.values().map(|p| p.passed.max(p.told)).max().unwrap_or(0);
         let arrived = self.active().map(|(_, p)| p.arrived).min().filter(|_| !broken);
         let open = passed.max(arrived.unwrap_or(0));

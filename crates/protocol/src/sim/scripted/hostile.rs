@@ -9,12 +9,12 @@ use crate::job::{Failure, Peer, Reason, Role, Time};
 use crate::machine::Machine as _;
 use crate::message::kinds::{
     Alive, Awaited, Barrier, Credit, Declare, Describe, Done, Failed, Grant, Init, NO_BARRIER,
-    NO_GENERATION, NO_ROUND, Offer, Place, Pull, Push, Ready, Refused, Released, Remove, Removed,
-    Report, Restore, Setting, Suspect, TOO_LONG, Value,
+    NO_GENERATION, NO_RESUME, NO_ROUND, Offer, Place, Pull, Push, Ready, Refused, Released, Remove,
+    Removed, Report, Restore, Resume, Resumed, Setting, Suspect, TOO_LONG, Value,
 };
 use crate::message::{
     Body, Book, Decision, ExitNotice, Field as _, Header, Hello, KeySpec, Look, Message,
-    MessageKind, Placement, Proposal,
+    MessageKind, Placement, Proposal, ResumePoint,
 };
 use crate::peers::{OutgoingFrame, PeerEvent};
 use crate::sim::{Bytes, Random, a_push, limits};
@@ -256,6 +256,7 @@ fn faults_of_a_member() -> Vec<Fault> {
     vec![
         (grant.into(), DropReason::Misdirected),
         invalid(Barrier { number: 0 }, NO_BARRIER),
+        invalid(Resume::from(ResumePoint::default()), NO_RESUME),
         invalid(with(hello("a", 0), &[1]), "its introduction cannot be read"),
         invalid(hello("", 0), "it introduces a process without an address"),
         invalid(hello("a", 1), "its sender has passed more barriers than it arrived at"),
@@ -286,6 +287,7 @@ fn faults_of_the_scheduler() -> Vec<Fault> {
             "its list of members cannot be read",
         ),
         invalid(Released { barrier: 0 }, NO_BARRIER),
+        invalid(Resumed::from(ResumePoint::default()), NO_RESUME),
         invalid(seen, "its state of the job cannot be read"),
         (Report { facts: Some(Box::default()) }.into(), DropReason::Misdirected),
         (Refused { failure: Failure::new(Reason::Refused, "") }.into(), DropReason::Outdated),

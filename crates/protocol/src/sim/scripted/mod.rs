@@ -7,6 +7,7 @@ mod hostile;
 mod losses;
 mod order;
 mod removals;
+mod resume;
 mod starting;
 
 use std::collections::{BTreeMap, BTreeSet};
