@@ -616,6 +616,16 @@ typedef kv_status (*kv_updater)(void *context,
                                 const struct kv_tensor *input,
                                 const struct kv_tensor *stored);
 
+/**
+ * Names the key of a tensor in a file of another program; see kv_load_values().
+ *
+ * `*key` is `tensor` at the call: leave it for the same name, or set it to another one in UTF-8, which stays
+ * valid until the next call or until kv_load_values() returns; NULL leaves the tensor out. Return `KV_OK`,
+ * or any other number to end the load with `KV_ERR_CALLBACK`. Must not unwind, `longjmp`, or call into
+ * the same store (`KV_ERR_REENTRANT`).
+ */
+typedef kv_status (*kv_key_namer)(void *context, const char *tensor, const char **key);
+
 #ifdef __cplusplus
 extern "C" {
 #endif // __cplusplus
@@ -1536,6 +1546,28 @@ kv_status kv_load(struct kv_store *store,
                   const char *path);
 
 /**
+ * Takes over the values of a file that another program has written, or of all files of an index, for the keys
+ * that a function names: kv_load() with a mapping of keys.
+ *
+ * The function is called once for each tensor, on this thread, before anything changes. In a job it is a
+ * call of all workers, as kv_load() is, and the function of one is asked, of the lowest rank that is
+ * neither lost nor done.
+ *
+ * @param path     as for kv_load().
+ * @param namer    gives a tensor the name of its key, or leaves it out.
+ * @param context  passed to `namer` as it is.
+ * @return as kv_load(), and `KV_ERR_CALLBACK` with the text of kv_set_callback_error();
+ *         `KV_ERR_INVALID_ARGUMENT` if two tensors get one name, or a name is empty;
+ *         `KV_ERR_UNSUPPORTED` for a file of kv_save(). The store is as it was.
+ *
+ * Threads: any. Blocks: as kv_load().
+ */
+kv_status kv_load_values(struct kv_store *store,
+                         const char *path,
+                         kv_key_namer namer,
+                         void *context);
+
+/**
  * Gives the text of this thread's last failed call: key, shapes, peer, and what to do.
  *
  * Never NULL; empty if no call has failed on this thread. Valid until the next call of this
@@ -1577,7 +1609,8 @@ const char *kv_version(void);
 /**
  * Whether this build of the library has a feature: 1 or 0, also 0 for a name that it does not know. The
  * names are `optimizer`, `updater`, `compression`, `rows`, `tickets`, `checkpoint`, `digests`,
- * `sum_order`, `weights`, `dist`, `tls`, `shm`, `ucx` and `cuda`. What a machine has, such as a GPU, is not asked.
+ * `sum_order`, `weights`, `dist`, `tls`, `shm`, `ucx` and `cuda`. What a machine has, such as a GPU, is not
+ * asked.
  *
  * @param feature  the name, in lower case.
  *

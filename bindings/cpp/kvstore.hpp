@@ -23,6 +23,7 @@
 #include <limits>
 #include <locale>
 #include <memory>
+#include <optional>
 #include <sstream>
 #include <stdexcept>
 #include <string>
@@ -646,16 +647,20 @@ private:
 /// KV_ERR_CALLBACK and the exception's what(). See kv_updater.
 using Updater = std::function<void(Key key, const ConstTensor& input, Tensor& stored)>;
 
+/// Gives the tensor of a file the name of its key; nothing leaves it out. What it throws ends the load with
+/// KV_ERR_CALLBACK and the exception's what(). See kv_key_namer.
+using KeyNamer = std::function<std::optional<std::string>(std::string_view tensor)>;
+
 /// Hears what the library has to say. What it throws is lost. See kv_logger.
 using Logger = std::function<void(kv_log_level level, std::string_view message)>;
 
 namespace detail {
 
-inline kv_status update(void* context, kv_key key, const kv_tensor* input,
-                        const kv_tensor* stored) noexcept {
+/// Calls a function of the user for the library; what it throws becomes the text of the failure.
+template <class Function>
+kv_status guarded(const Function& function) noexcept {
     try {
-        Tensor out(*stored);
-        (*static_cast<const Updater*>(context))(key, ConstTensor(*input), out);
+        function();
         return KV_OK;
     } catch (const std::exception& exception) {
         kv_set_callback_error(exception.what());
@@ -663,6 +668,32 @@ inline kv_status update(void* context, kv_key key, const kv_tensor* input,
         kv_set_callback_error("an exception that is no std::exception");
     }
     return KV_ERR_CALLBACK;
+}
+
+inline kv_status update(void* context, kv_key key, const kv_tensor* input,
+                        const kv_tensor* stored) noexcept {
+    return guarded([&] {
+        Tensor out(*stored);
+        (*static_cast<const Updater*>(context))(key, ConstTensor(*input), out);
+    });
+}
+
+/// A namer of keys, and the name that it gave last.
+struct Naming {
+    const KeyNamer* namer;
+    std::string name;
+};
+
+inline kv_status name_key(void* context, const char* tensor, const char** key) noexcept {
+    return guarded([&] {
+        auto& naming = *static_cast<Naming*>(context);
+        std::optional<std::string> name = (*naming.namer)(tensor);
+        *key = nullptr;
+        if (name) {
+            naming.name = std::move(*name);
+            *key = naming.name.c_str();
+        }
+    });
 }
 
 inline void log(void* context, std::int32_t level, const char* message) noexcept {
@@ -977,6 +1008,13 @@ public:
     /// Takes over what a file of save() has. See kv_load().
     void load(std::string_view path) {
         detail::check(kv_load(raw(), detail::terminated(path).c_str()));
+    }
+    /// Takes over the values of a file of another program, for the keys that `namer` gives their names.
+    /// See kv_load_values().
+    void load_values(std::string_view path, const KeyNamer& namer) {
+        detail::Naming naming{namer ? &namer : nullptr, {}};
+        detail::check(kv_load_values(raw(), detail::terminated(path).c_str(),
+                                     namer ? detail::name_key : nullptr, &naming));
     }
 
     /// Waits until all workers are here. See kv_barrier().

@@ -76,7 +76,11 @@ func SetLogger(level LogLevel, logger Logger) error {
 //export kvstoreGoUpdate
 func kvstoreGoUpdate(context C.uintptr_t, key C.kv_key, input, stored *C.kv_tensor) C.int32_t {
 	updater := cgo.Handle(context).Value().(Updater)
-	err := update(updater, Key(key), fromC(input), fromC(stored))
+	return outcome(guarded(func() error { return updater(Key(key), fromC(input), fromC(stored)) }))
+}
+
+// outcome is what a callback returns to the library, which takes the text of an error.
+func outcome(err error) C.int32_t {
 	if err == nil {
 		return C.KV_OK
 	}
@@ -86,14 +90,14 @@ func kvstoreGoUpdate(context C.uintptr_t, key C.kv_key, input, stored *C.kv_tens
 	return C.KV_ERR_CALLBACK
 }
 
-// update turns a panic of the updater into an error: it must not unwind through the library.
-func update(updater Updater, key Key, input, stored Tensor) (err error) {
+// guarded turns a panic of a callback into an error: it must not unwind through the library.
+func guarded(callback func() error) (err error) {
 	defer func() {
 		if cause := recover(); cause != nil {
 			err = fmt.Errorf("panic: %v", cause)
 		}
 	}()
-	return updater(key, input, stored)
+	return callback()
 }
 
 //export kvstoreGoLog

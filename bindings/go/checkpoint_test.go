@@ -2,6 +2,9 @@ package kvstore
 
 import (
 	"context"
+	"encoding/binary"
+	"errors"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -100,4 +103,49 @@ func TestNoFileIsWrittenOnceAContextHasEnded(t *testing.T) {
 	if _, err := os.Stat(path); !os.IsNotExist(err) {
 		t.Errorf("there is a file, %v", err)
 	}
+}
+
+func TestValuesAreLoadedForTheKeysThatAFunctionNames(t *testing.T) {
+	bothWays(t, func(t *testing.T, ctx context.Context) {
+		path := filepath.Join(t.TempDir(), "model.safetensors")
+		header := `{"model.a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},` +
+			`"head":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}}`
+		file := binary.LittleEndian.AppendUint64(nil, uint64(len(header)))
+		file = append(file, header...)
+		for _, number := range []float32{1.5, -2} {
+			file = binary.LittleEndian.AppendUint32(file, math.Float32bits(number))
+		}
+		ok(t, os.WriteFile(path, file, 0o600))
+		store := open(t, "local", nil)
+		ok(t, store.LoadValues(ctx, path, func(tensor string) (string, bool, error) {
+			name, found := strings.CutPrefix(tensor, "model.")
+			return name, found, nil
+		}))
+		key, err := store.Intern("a")
+		ok(t, err)
+		keys, err := store.Keys()
+		ok(t, err)
+		equals(t, keys, []Key{key})
+		out := []float32{0}
+		ok(t, store.Pull(ctx, key, Of(out)))
+		equals(t, out, []float32{1.5})
+
+		refused := func(name func(string) (string, bool, error), status error, text string) {
+			t.Helper()
+			err := store.LoadValues(ctx, path, name)
+			if !errors.Is(err, status) || !strings.Contains(err.Error(), text) {
+				t.Errorf("%v is not %v with %q", err, status, text)
+			}
+		}
+		same := func(tensor string) (string, bool, error) { return tensor, true, nil }
+		refused(func(tensor string) (string, bool, error) {
+			return "", false, errors.New(tensor + " has no place")
+		}, ErrCallback, "model.a has no place")
+		refused(func(string) (string, bool, error) { panic("no") }, ErrCallback, "panic: no")
+		refused(func(string) (string, bool, error) { return "a\x00b", true, nil }, ErrCallback, "zero byte")
+		refused(func(string) (string, bool, error) { return "one", true, nil }, ErrInvalidArgument, "both named")
+		refused(nil, ErrInvalidArgument, "name is nil")
+		ok(t, store.Save(ctx, path))
+		refused(same, ErrUnsupported, "checkpoint of a store")
+	})
 }

@@ -10,11 +10,13 @@
 #include <kvstore.h>
 #include <stdint.h>
 
-/* Implemented in callback.go and ticket.go. */
+/* Implemented in callback.go, checkpoint.go and ticket.go. */
 extern int32_t kvstoreGoUpdate(uintptr_t context, kv_key key, kv_tensor *input, kv_tensor *stored);
 extern void kvstoreGoLog(uintptr_t context, int32_t level, char *message);
 extern void kvstoreGoDone(uintptr_t context, kv_status status);
 extern void kvstoreGoDrop(uintptr_t context);
+/* Gives text of its own, which the library is done with at the next call or the end of the load. */
+extern int32_t kvstoreGoNameKey(uintptr_t context, char *tensor, char **key);
 
 enum kvstore_go_operation {
     KVSTORE_GO_INIT,
@@ -136,6 +138,14 @@ static inline kv_status kvstore_go_on_done(kv_store *store, kv_ticket ticket, ui
 }
 
 /* A context of 0 stands for no function. */
+static inline kv_status kvstore_go_name_key(void *context, const char *tensor, const char **key) {
+    return kvstoreGoNameKey((uintptr_t)context, (char *)tensor, (char **)key);
+}
+
+static inline kv_status kvstore_go_load_values(kv_store *store, const char *path, uintptr_t context) {
+    return kv_load_values(store, path, kvstore_go_name_key, (void *)context);
+}
+
 static inline kv_status kvstore_go_set_updater(kv_store *store, uintptr_t context) {
     if (context == 0) {
         return kv_set_updater(store, NULL, NULL, NULL);

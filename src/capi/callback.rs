@@ -1,15 +1,15 @@
 //! Callbacks into the caller's code: updaters, ends of operations, and the logger.
 
 use std::cell::RefCell;
-use std::ffi::{CStr, CString, c_void};
+use std::ffi::{CStr, CString, c_char, c_void};
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 
 use super::guard::keep_text;
 use super::types::{
-    kv_device, kv_device_type, kv_done_callback, kv_drop, kv_logger, kv_status, kv_tensor,
-    kv_ticket, kv_updater,
+    kv_device, kv_device_type, kv_done_callback, kv_drop, kv_logger, kv_status, kv_status_in,
+    kv_tensor, kv_ticket, kv_updater,
 };
 use crate::error::{Result, fail};
 use crate::key::Key;
@@ -38,23 +38,22 @@ impl Drop for Context {
     }
 }
 
+pub(super) type KeyNamerFunction =
+    unsafe extern "C" fn(*mut c_void, *const c_char, *mut *const c_char) -> kv_status_in;
+
 /// An updater of the C interface.
 pub(super) struct CUpdater {
-    function: unsafe extern "C" fn(
-        *mut c_void,
-        u64,
-        *const kv_tensor,
-        *const kv_tensor,
-    ) -> super::types::kv_status_in,
+    function:
+        unsafe extern "C" fn(*mut c_void, u64, *const kv_tensor, *const kv_tensor) -> kv_status_in,
     context: Context,
 }
 
 thread_local! {
-    /// The failure text of the updater that runs on this thread.
+    /// The failure text of the updater, or of the namer of keys, that runs on this thread.
     static REASON: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
-/// Stores the failure text of an updater.
+/// Stores the failure text of an updater, or of a namer of keys.
 pub(super) fn set_error(text: Option<&CStr>) {
     let text = text.map(|text| text.to_string_lossy().into_owned());
     let _ = REASON.try_with(|reason| *reason.borrow_mut() = text);
@@ -92,11 +91,42 @@ impl CUpdater {
         let status = unsafe {
             (self.function)(self.context.pointer, key.id(), &raw const input, &raw const stored)
         };
-        let reason = REASON.try_with(RefCell::take).ok().flatten();
-        if status == kv_status::KV_OK as i32 {
-            return Ok(());
-        }
-        Err(reason.unwrap_or_else(|| format!("it returned {status}")).into())
+        outcome_of(status)
+    }
+}
+
+/// What a callback has returned, with the text that it has set.
+fn outcome_of(status: kv_status_in) -> std::result::Result<(), UpdaterError> {
+    let reason = REASON.try_with(RefCell::take).ok().flatten();
+    if status == kv_status::KV_OK as i32 {
+        return Ok(());
+    }
+    Err(reason.unwrap_or_else(|| format!("it returned {status}")).into())
+}
+
+/// The name that a function of the C interface gives the key of a tensor.
+///
+/// # Safety
+/// `function` accepts `context`.
+pub(super) unsafe fn key_name(
+    function: KeyNamerFunction,
+    context: *mut c_void,
+    tensor: &str,
+) -> std::result::Result<Option<String>, UpdaterError> {
+    let tensor = CString::new(tensor)?;
+    let mut key = tensor.as_ptr();
+    set_error(None);
+    // SAFETY: the caller's promise; both texts outlive the call.
+    let status = unsafe { function(context, tensor.as_ptr(), &raw mut key) };
+    outcome_of(status)?;
+    if key.is_null() {
+        return Ok(None);
+    }
+    // SAFETY: the header's comment: a NUL-terminated string that is valid until the next call.
+    let name = unsafe { CStr::from_ptr(key) };
+    match name.to_str() {
+        Ok(name) => Ok(Some(name.to_owned())),
+        Err(error) => Err(format!("its name {name:?} is not UTF-8: {error}").into()),
     }
 }
 

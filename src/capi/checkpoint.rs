@@ -1,10 +1,12 @@
 //! Checkpoints.
 
-use std::ffi::c_char;
+use std::ffi::{c_char, c_void};
 
+use super::callback::key_name;
 use super::guard::guard_store;
 use super::handle::{self, kv_store};
-use super::types::kv_status;
+use super::types::{kv_key_namer, kv_status};
+use crate::error::fail;
 
 /// Writes the keys, their values, the optimizer with its options and state, and the codec with what
 /// it has left unsent, to a file.
@@ -59,5 +61,38 @@ pub unsafe extern "C" fn kv_load(store: *mut kv_store, path: *const c_char) -> k
     guard_store(store, |store| {
         // SAFETY: header rules 2 and 4: a NUL-terminated string.
         store.load(unsafe { handle::path(path) }?)
+    })
+}
+
+/// Takes over the values of a file that another program has written, or of all files of an index, for the keys
+/// that a function names: kv_load() with a mapping of keys.
+///
+/// The function is called once for each tensor, on this thread, before anything changes. In a job it is a
+/// call of all workers, as kv_load() is, and the function of one is asked, of the lowest rank that is
+/// neither lost nor done.
+///
+/// @param path     as for kv_load().
+/// @param namer    gives a tensor the name of its key, or leaves it out.
+/// @param context  passed to `namer` as it is.
+/// @return as kv_load(), and `KV_ERR_CALLBACK` with the text of kv_set_callback_error();
+///         `KV_ERR_INVALID_ARGUMENT` if two tensors get one name, or a name is empty;
+///         `KV_ERR_UNSUPPORTED` for a file of kv_save(). The store is as it was.
+///
+/// Threads: any. Blocks: as kv_load().
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kv_load_values(
+    store: *mut kv_store,
+    path: *const c_char,
+    namer: kv_key_namer,
+    context: *mut c_void,
+) -> kv_status {
+    guard_store(store, |store| {
+        let Some(namer) = namer else {
+            return Err(fail!(InvalidArgument, "load_values: namer is NULL; kv_load() needs none"));
+        };
+        // SAFETY: header rules 2 and 4: a NUL-terminated string.
+        let path = unsafe { handle::path(path) }?;
+        // SAFETY: header rule 6: `namer` accepts the context.
+        store.load_values(path, |tensor| unsafe { key_name(namer, context, tensor) })
     })
 }

@@ -239,6 +239,20 @@ pub struct kv_tensor {
     pub byte_offset: u64,
 }
 
+/// Names the key of a tensor in a file of another program; see kv_load_values().
+///
+/// `*key` is `tensor` at the call: leave it for the same name, or set it to another one in UTF-8, which stays
+/// valid until the next call or until kv_load_values() returns; NULL leaves the tensor out. Return `KV_OK`,
+/// or any other number to end the load with `KV_ERR_CALLBACK`. Must not unwind, `longjmp`, or call into
+/// the same store (`KV_ERR_REENTRANT`).
+pub type kv_key_namer = Option<
+    unsafe extern "C" fn(
+        context: *mut c_void,
+        tensor: *const c_char,
+        key: *mut *const c_char,
+    ) -> kv_status_in,
+>;
+
 /// Merges a sum into the stored value.
 ///
 /// Of a key on a GPU the tensors are copies in host memory, or with the option

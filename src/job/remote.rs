@@ -7,6 +7,7 @@ use crate::digest::KeyDigest;
 use crate::error::{Error, Result, fail};
 use crate::key::{Key, KeyRound};
 use crate::local::call::DataCall;
+use crate::local::checkpoint::KeyNamer;
 use crate::local::plan::{Pairs, RowPairs};
 use crate::role::Role;
 
@@ -132,7 +133,7 @@ pub(crate) trait JobMember: Send + Sync {
         Err(self.no_worker("save"))
     }
 
-    fn load(&self, _path: &Path) -> Result<()> {
+    fn load(&self, _path: &Path, _namer: Option<KeyNamer<'_>>) -> Result<()> {
         Err(self.no_worker("load"))
     }
 

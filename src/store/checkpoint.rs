@@ -2,8 +2,9 @@
 
 use std::path::Path;
 
-use super::{CallClass, Store};
+use super::{CallClass, Store, UpdaterError};
 use crate::error::Result;
+use crate::local::checkpoint::KeyNamer;
 use crate::log::{Level, log};
 use crate::spans;
 
@@ -30,16 +31,37 @@ impl Store {
     /// Loads a file of [`Store::save`]: existing keys get its values, new keys are added; its optimizer, if
     /// it has one, replaces the present one.
     ///
-    /// `Io`, `Corrupt`, `Unsupported` for files of other programs, `ShapeMismatch` and `DtypeMismatch` if a
+    /// A file of another program has values only, under the names of its tensors.
+    ///
+    /// # Errors
+    /// `Io`, `Corrupt`, `Unsupported` for files of later versions, `ShapeMismatch` and `DtypeMismatch` if a
     /// key of the store differs, `Timeout`; the store is unchanged then.
     pub fn load(&self, path: impl AsRef<Path>) -> Result<()> {
-        let path = path.as_ref();
+        self.load_with(path.as_ref(), None)
+    }
+
+    /// Loads the values of a file of another program, or of the files of an index, for the keys that `name`
+    /// gives their tensors: `None` leaves a tensor out. In a job all workers call it, and the function of
+    /// one, the lowest rank, is asked.
+    ///
+    /// # Errors
+    /// As [`Store::load`]; `Callback` with what the function fails with; `InvalidArgument` for a name that two
+    /// tensors get; `Unsupported` for a file of [`Store::save`]. The function must not use this store.
+    pub fn load_values(
+        &self,
+        path: impl AsRef<Path>,
+        name: impl Fn(&str) -> std::result::Result<Option<String>, UpdaterError>,
+    ) -> Result<()> {
+        self.load_with(path.as_ref(), Some(KeyNamer(&name)))
+    }
+
+    fn load_with(&self, path: &Path, namer: Option<KeyNamer<'_>>) -> Result<()> {
         let _span = spans::enter!("load", path = %path.display());
         self.enter(CallClass::Work, |local| {
             log(Level::Debug, || format!("load {}", path.display()));
             match &self.remote {
-                Some(remote) => remote.load(path),
-                None => local.load(path, 1),
+                Some(remote) => remote.load(path, namer),
+                None => local.load(path, namer, 1),
             }
         })
     }

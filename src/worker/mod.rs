@@ -37,6 +37,7 @@ use crate::job::settings::Change;
 use crate::job::{options, telemetry};
 use crate::key::{Key, KeyRound};
 use crate::local::call::DataCall;
+use crate::local::checkpoint::KeyNamer;
 use crate::local::kind::StoreKind;
 use crate::local::merger::Handling;
 use crate::local::plan::{Pairs, Plan, RowPairs};
@@ -616,9 +617,9 @@ impl JobMember for WorkerStore {
         }
     }
 
-    fn load(&self, path: &Path) -> Result<()> {
+    fn load(&self, path: &Path, namer: Option<KeyNamer<'_>>) -> Result<()> {
         self.check_writes("load")?;
-        self.load_together(path)
+        self.load_together(path, namer)
     }
 
     fn check_weights(&self, has_weight: bool) -> Result<()> {

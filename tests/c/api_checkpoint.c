@@ -1,4 +1,4 @@
-/* kv_save, kv_load: what comes back, what is refused, and what a full disk does. */
+/* kv_save, kv_load, kv_load_values: what comes back, what is refused, and what a full disk does. */
 #define _GNU_SOURCE
 #include "files.h"
 
@@ -126,6 +126,95 @@ static void a_path_is_bytes(void) {
     kv_free(other);
 }
 
+/* What a namer of keys does, and how often it was called. */
+typedef struct naming {
+    kv_store *store;
+    char name[64];
+    int calls;
+} naming;
+
+/* Takes "model." off, leaves "head" out, and fails for what it does not know. */
+static kv_status name_key(void *context, const char *tensor, const char **key) {
+    naming *at = context;
+    CHECK(*key == tensor);
+    at->calls++;
+    CHECK_STATUS(kv_barrier(at->store, 0), KV_ERR_REENTRANT);
+    if (strcmp(tensor, "head") == 0) {
+        *key = NULL;
+        return KV_OK;
+    }
+    if (strncmp(tensor, "model.", 6) != 0) {
+        kv_set_callback_error("it is no part of the model");
+        return KV_ERR_IO;
+    }
+    snprintf(at->name, sizeof at->name, "%s", tensor + 6);
+    *key = at->name;
+    return KV_OK;
+}
+
+static kv_status one_name(void *context, const char *tensor, const char **key) {
+    (void)tensor;
+    *key = context;
+    return KV_OK;
+}
+
+/* A file of three floats, as another program would write it. */
+static void write_foreign(const char *first, const char *second, const char *third) {
+    const float data[] = {1.5f, -2, 3};
+    unsigned char bytes[512] = {0};
+    int length = snprintf((char *)bytes + 8, sizeof bytes - 8,
+                          "{\"%s\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]},"
+                          "\"%s\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[4,8]},"
+                          "\"%s\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[8,12]}}",
+                          first, second, third);
+    bytes[0] = (unsigned char)length;
+    bytes[1] = (unsigned char)(length >> 8);
+    memcpy(bytes + 8 + length, data, sizeof data);
+    write_file(path, bytes, 8 + (size_t)length + sizeof data);
+}
+
+static float pull_float(kv_store *store, const char *name) {
+    float number = 0;
+    int64_t shape[] = {1};
+    kv_tensor out = kv_tensor_cpu(&number, KV_F32, 1, shape);
+    kv_key key = 0;
+    CHECK_STATUS(kv_intern(store, name, &key), KV_OK);
+    CHECK_STATUS(kv_pull(store, &key, &out, 1, 0, NULL), KV_OK);
+    return number;
+}
+
+static void values_are_loaded_for_the_keys_that_a_function_names(const char *type) {
+    kv_store *store = open_store(type);
+    naming at = {store, "", 0};
+    size_t count = 9;
+    write_foreign("model.b", "head", "model.a");
+    CHECK_STATUS(kv_load_values(store, path, name_key, &at), KV_OK);
+    CHECK(at.calls == 3);
+    CHECK(pull_float(store, "b") == 1.5f && pull_float(store, "a") == 3);
+    CHECK_STATUS(kv_keys(store, NULL, 0, &count), KV_OK);
+    CHECK(count == 2);
+    CHECK_STATUS(kv_load_values(store, path, same_name, NULL), KV_OK);
+    CHECK(pull_float(store, "head") == -2 && pull_float(store, "model.b") == 1.5f);
+
+    write_foreign("model.b", "other", "model.c");
+    CHECK_STATUS(kv_load_values(store, path, name_key, &at), KV_ERR_CALLBACK);
+    CHECK(error_says("tensor \"other\"") && error_says("it is no part of the model"));
+    CHECK(error_says(path));
+    CHECK_STATUS(kv_load_values(store, path, one_name, "same"), KV_ERR_INVALID_ARGUMENT);
+    CHECK(error_says("\"model.b\" and \"other\"") && error_says("\"same\""));
+    CHECK_STATUS(kv_load_values(store, path, one_name, "\xff"), KV_ERR_CALLBACK);
+    CHECK(error_says("UTF-8"));
+    CHECK_STATUS(kv_load_values(store, "no/such/file", name_key, &at), KV_ERR_IO);
+    CHECK_STATUS(kv_keys(store, NULL, 0, &count), KV_OK);
+    CHECK(count == 5 && pull_float(store, "b") == 1.5f);
+
+    CHECK_STATUS(kv_save(store, path), KV_OK);
+    CHECK_STATUS(kv_load_values(store, path, same_name, NULL), KV_ERR_UNSUPPORTED);
+    CHECK(error_says("checkpoint"));
+    CHECK(unlink(path) == 0);
+    kv_free(store);
+}
+
 /* Runs `work` in a child, which must end well. */
 static void in_child(void (*work)(void)) {
     int status = -1;
@@ -217,6 +306,8 @@ int main(void) {
         a_refused_file_changes_nothing(STORE_TYPES[i]);
     }
     a_path_is_bytes();
+    values_are_loaded_for_the_keys_that_a_function_names("local");
+    values_are_loaded_for_the_keys_that_a_function_names("device");
     CHECK(unlink(path) == 0);
     remove_folder();
     return check_passed("api_checkpoint");

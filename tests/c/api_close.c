@@ -26,6 +26,7 @@ static void check_refuses_work(kv_store *store) {
     CHECK_STATUS(kv_set_optimizer_for(store, &key, 1, "sgd", NULL), KV_ERR_CLOSED);
     CHECK_STATUS(kv_save(store, "file"), KV_ERR_CLOSED);
     CHECK_STATUS(kv_load(store, "file"), KV_ERR_CLOSED);
+    CHECK_STATUS(kv_load_values(store, "file", same_name, NULL), KV_ERR_CLOSED);
     CHECK_STATUS(kv_barrier(store, 0), KV_ERR_CLOSED);
     CHECK_STATUS(kv_done(store), KV_ERR_CLOSED);
     CHECK_STATUS(kv_resume(store, 0), KV_ERR_CLOSED);

@@ -82,6 +82,7 @@ static void check_everything_is_forked(kv_store *store, kv_ticket ticket) {
     CHECK_STATUS(kv_set_updater(store, NULL, NULL, NULL), KV_ERR_FORKED);
     CHECK_STATUS(kv_save(store, "file"), KV_ERR_FORKED);
     CHECK_STATUS(kv_load(store, "file"), KV_ERR_FORKED);
+    CHECK_STATUS(kv_load_values(store, "file", same_name, NULL), KV_ERR_FORKED);
     CHECK_STATUS(kv_type(store, &text), KV_ERR_FORKED);
     CHECK_STATUS(kv_role(store, &small), KV_ERR_FORKED);
     CHECK_STATUS(kv_rank(store, &small), KV_ERR_FORKED);

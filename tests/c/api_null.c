@@ -69,6 +69,7 @@ static void without_a_store(void) {
     CHECK_REFUSED(kv_event_fd(NULL, NULL));
     CHECK_REFUSED(kv_save(NULL, "file"));
     CHECK_REFUSED(kv_load(NULL, "file"));
+    CHECK_REFUSED(kv_load_values(NULL, "file", same_name, NULL));
     CHECK_REFUSED(kv_set_updater(NULL, add_number, NULL, NULL));
     CHECK_REFUSED(kv_set_updater(NULL, NULL, NULL, NULL));
     CHECK(ticket == UNTOUCHED && number == 1 && key == 1 && text == NULL);
@@ -106,6 +107,8 @@ static void without_a_text(kv_store *store) {
     CHECK_REFUSED(kv_intern(store, NULL, &key));
     CHECK_REFUSED(kv_save(store, NULL));
     CHECK_REFUSED(kv_load(store, NULL));
+    CHECK_REFUSED(kv_load_values(store, NULL, same_name, NULL));
+    CHECK_REFUSED(kv_load_values(store, "file", NULL, NULL));
     CHECK_REFUSED(kv_set_optimizer_for(store, &key, 1, NULL, NULL));
     CHECK(untouched == store && key == 5);
     kv_set_callback_error(NULL);

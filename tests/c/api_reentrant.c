@@ -65,6 +65,7 @@ static void check_calls_that_do_not(inside *own, kv_key key) {
     CHECK_STATUS(kv_set_updater(store, NULL, NULL, NULL), KV_ERR_REENTRANT);
     CHECK_STATUS(kv_save(store, "file"), KV_ERR_REENTRANT);
     CHECK_STATUS(kv_load(store, "file"), KV_ERR_REENTRANT);
+    CHECK_STATUS(kv_load_values(store, "file", same_name, NULL), KV_ERR_REENTRANT);
     CHECK_STATUS(kv_barrier(store, 0), KV_ERR_REENTRANT);
     CHECK_STATUS(kv_done(store), KV_ERR_REENTRANT);
     CHECK_STATUS(kv_resume(store, 0), KV_ERR_REENTRANT);

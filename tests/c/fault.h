@@ -70,6 +70,7 @@ static inline void check_poisoned(kv_store *store, kv_ticket ticket) {
     CHECK_STATUS(kv_set_updater(store, add_number, &drops, count_drop), KV_ERR_POISONED);
     CHECK_STATUS(kv_save(store, "file"), KV_ERR_POISONED);
     CHECK_STATUS(kv_load(store, "file"), KV_ERR_POISONED);
+    CHECK_STATUS(kv_load_values(store, "file", same_name, NULL), KV_ERR_POISONED);
     CHECK_STATUS(kv_type(store, &text), KV_ERR_POISONED);
     CHECK_STATUS(kv_role(store, &small), KV_ERR_POISONED);
     CHECK_STATUS(kv_rank(store, &small), KV_ERR_POISONED);

@@ -116,6 +116,14 @@ static inline kv_status add_number(void *context, kv_key key, const kv_tensor *i
     return KV_OK;
 }
 
+/* Leaves a tensor of a file its name. */
+static inline kv_status same_name(void *context, const char *tensor, const char **key) {
+    (void)context;
+    border_of_library();
+    CHECK(*key == tensor);
+    return KV_OK;
+}
+
 /* Counts one more end of a context; the context is an atomic_int. */
 static inline void count_drop(void *context) {
     border_of_library();

@@ -295,6 +295,43 @@ fn a_file_without_a_codec_leaves_nothing_unsent_on_any_rank() {
     std::fs::remove_file(&file).unwrap();
 }
 
+#[test]
+fn the_function_of_one_worker_names_the_keys_of_a_file() {
+    let file = path("foreign.safetensors");
+    let header = "{\"model.a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]},\
+                   \"head\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[8,12]}}";
+    let numbers = [1.5f32, -2.0, 3.0].iter().flat_map(|it| it.to_le_bytes());
+    let bytes =
+        (header.len() as u64).to_le_bytes().into_iter().chain(header.bytes()).chain(numbers);
+    std::fs::write(&file, bytes.collect::<Vec<_>>()).unwrap();
+    let model = file.clone();
+    let results = Job::new(2, 2).run(move |store, rank| {
+        let asked = std::sync::atomic::AtomicUsize::new(0);
+        let count = || asked.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        store
+            .load_values(&model, |tensor| {
+                count();
+                Ok(tensor.strip_prefix("model.").map(str::to_owned))
+            })
+            .unwrap();
+        let key = store.intern("a").unwrap();
+        let mut out = [0.0f32; 2];
+        store.pull(key, &mut out).unwrap();
+        assert_eq!(store.keys().unwrap(), [key]);
+        let failed = store
+            .load_values(&model, |tensor| Err(format!("{tensor} has no place on {rank}").into()))
+            .unwrap_err();
+        store.push(key, &[1.0f32; 2]).unwrap();
+        store.pull(key, &mut out).unwrap();
+        (asked.into_inner(), failed.kind(), failed.to_string(), out)
+    });
+    for (rank, (asked, kind, text, out)) in results.into_iter().enumerate() {
+        assert_eq!((asked, kind, out), ([2, 0][rank], kvstore::ErrorKind::Callback, [2.0; 2]));
+        assert!(text.contains("model.a has no place on 0"), "{text}");
+    }
+    std::fs::remove_file(&file).unwrap();
+}
+
 /// Lets all workers do the same at the same time.
 fn all(stores: &[Store], work: impl Fn(&Store) + Sync) {
     std::thread::scope(|scope| stores.iter().for_each(|store| _ = scope.spawn(|| work(store))));

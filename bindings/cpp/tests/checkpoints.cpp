@@ -86,11 +86,43 @@ void files_that_are_refused_change_nothing() {
     CHECK_THROWS(store.load(file), KV_ERR_CLOSED, "");
 }
 
+void values_are_loaded_for_the_keys_that_a_function_names() {
+    const Folder folder;
+    const std::string header =
+        R"({"model.a":{"dtype":"F32","shape":[3],"data_offsets":[0,12]},)"
+        R"("head":{"dtype":"F32","shape":[1],"data_offsets":[12,16]}})";
+    const Floats data{1.5F, -2.0F, 3.0F, 4.0F};
+    std::string bytes(8, '\0');
+    bytes[0] = static_cast<char>(header.size());
+    bytes += header;
+    bytes.append(reinterpret_cast<const char*>(data.data()), data.size() * sizeof(float));
+    std::ofstream(folder.file(), std::ios::binary) << bytes;
+    kv::Store store("local");
+    store.load_values(folder.file(), [](std::string_view tensor) -> std::optional<std::string> {
+        if (tensor.substr(0, 6) != "model.") {
+            return std::nullopt;
+        }
+        return std::string(tensor.substr(6));
+    });
+    CHECK(store.keys().size() == 1);
+    CHECK(pulled(store, "a") == Floats({1.5F, -2.0F, 3.0F}));
+    const kv::KeyNamer fail = [](std::string_view tensor) -> std::optional<std::string> {
+        throw std::runtime_error(std::string(tensor) + " has no place");
+    };
+    CHECK_THROWS(store.load_values(folder.file(), fail), KV_ERR_CALLBACK, "model.a has no place");
+    const auto one = [](std::string_view) { return std::optional<std::string>("one"); };
+    CHECK_THROWS(store.load_values(folder.file(), one), KV_ERR_INVALID_ARGUMENT, "both named");
+    CHECK_THROWS(store.load_values(folder.file(), {}), KV_ERR_INVALID_ARGUMENT, "namer is NULL");
+    store.save(folder.file());
+    CHECK_THROWS(store.load_values(folder.file(), one), KV_ERR_UNSUPPORTED, "checkpoint");
+}
+
 }  // namespace
 
 int main() {
     return run("checkpoints", [] {
         training_goes_on_from_a_file();
         files_that_are_refused_change_nothing();
+        values_are_loaded_for_the_keys_that_a_function_names();
     });
 }

@@ -11,8 +11,9 @@ from ._arrays import view
 from ._call import check, library, thread
 from ._errors import Status
 from ._lent import CUDA, DeviceArray
-from ._library import Done, Drop, Logger, Tensor, loaded
+from ._library import Done, Drop, KeyNamer, Logger, Tensor, loaded
 from ._library import Updater as UpdaterFunction
+from ._texts import c_text
 from ._unique import Unique
 
 if TYPE_CHECKING:
@@ -85,15 +86,41 @@ def _update(context: int, key: int, merged: Any, stored: Any) -> int:
         updater.run(key, merged.contents, stored.contents)
         return Status.OK
     except BaseException as error:
-        import traceback
-
         _release_views(error)
-        message = "".join(traceback.format_exception_only(type(error), error)).strip()
-        loaded.kv_set_callback_error(message.encode("utf-8", "replace"))
-        thread.failure = error
-        return Status.CALLBACK
+        return _failed(error)
     finally:
         thread.depth -= 1
+
+
+def _failed(error: BaseException) -> int:
+    """Keeps what a callback raised, for the exception of the call that it is in."""
+    import traceback
+
+    message = "".join(traceback.format_exception_only(type(error), error)).strip()
+    loaded.kv_set_callback_error(message.encode("utf-8", "replace"))
+    thread.failure = error
+    return Status.CALLBACK
+
+
+def load_values(store: Optional[int], path: bytes, name: Callable[[str], Optional[str]]) -> None:
+    """Loads the values of a file for the keys that `name` gives its tensors."""
+    text: Optional[bytes] = None
+
+    def name_key(_context: int, tensor: bytes, key: Any) -> int:
+        nonlocal text
+        thread.depth += 1
+        try:
+            named = name(tensor.decode())
+            # Kept here: the library reads it after the return.
+            text = None if named is None else c_text("the name of a key", named)
+            key[0] = text
+            return Status.OK
+        except BaseException as error:
+            return _failed(error)
+        finally:
+            thread.depth -= 1
+
+    check(library.kv_load_values(store, path, KeyNamer(name_key), None))
 
 
 def on_done(store: Optional[int], ticket: int, function: Callable[[int], None]) -> None:

@@ -66,6 +66,7 @@ Updater = CFUNCTYPE(c_int32, c_void_p, c_uint64, POINTER(Tensor), POINTER(Tensor
 Logger = CFUNCTYPE(None, c_void_p, c_int32, c_char_p)
 Done = CFUNCTYPE(None, c_void_p, c_uint64, c_int32)
 Drop = CFUNCTYPE(None, c_void_p)
+KeyNamer = CFUNCTYPE(c_int32, c_void_p, c_char_p, POINTER(c_char_p))
 
 # Functions that `_native` calls: those that take arrays, and one for waits. It calls kv_wait(),
 # kv_cancel(), kv_set_stream() and kv_stream() of the other list, too.
@@ -120,6 +121,7 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "kv_last_round": (c_void_p, c_uint64, c_void_p),
     "kv_save": (c_void_p, c_char_p),
     "kv_load": (c_void_p, c_char_p),
+    "kv_load_values": (c_void_p, c_char_p, KeyNamer, c_void_p),
     "kv_config_free": (c_void_p,),
     "kv_abort": (c_void_p,),
     "kv_free": (c_void_p,),

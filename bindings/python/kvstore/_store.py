@@ -16,7 +16,7 @@ from typing import (
     overload,
 )
 
-from . import _dtypes, _native
+from . import _callbacks, _dtypes, _native
 from ._call import check, failure_of, library, wait
 from ._errors import ClosedError, InvalidArgumentError, Status
 from ._handle import Handle, run_postponed
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     # These import numpy.
-    from ._types import Key, Keys, Outs, Param, Params, Path, RowIds, Setting, Update, Values
+    from ._types import Key, Keys, Names, Outs, Param, Params, Path, RowIds, Setting, Update, Values
 
 # The data calls for tickets.
 _PUSH, _PULL = Call("push"), Call("pull")
@@ -535,7 +535,7 @@ class KVStore(_native.Store, Unique):
         """
         check(library.kv_save(self._open().pointer, c_path(path)))
 
-    def load(self, path: Path) -> None:
+    def load(self, path: Path, names: Optional[Names] = None) -> None:
         """Takes over what a file of save() has.
 
         Keys that are there get its values, others are added; keys that the file does not have stay
@@ -544,12 +544,23 @@ class KVStore(_native.Store, Unique):
         `CorruptError` for a file that is cut off or altered, the store is as it was.
 
         >>> kv = kvstore.create("local")
-        A file of another program, or the index of several ("model.safetensors.index.json"), has
-        values only: they are taken by the names of the tensors.
-
         >>> kv.load("model.safetensors")
+
+        A file of another program, or the index of several ("model.safetensors.index.json"), has
+        values only: they are taken by the names of the tensors, or by those that `names` gives
+        them. That is a function of a tensor's name, or a dict; a tensor for which it gives None, or
+        that the dict does not have, is left out. In a job one worker's `names` are asked.
+
+        >>> kv.load("model.safetensors", lambda name: name.removeprefix("model."))
         """
-        check(library.kv_load(self._open().pointer, c_path(path)))
+        if names is None:
+            check(library.kv_load(self._open().pointer, c_path(path)))
+            return
+        if isinstance(names, Mapping):
+            names = names.get
+        elif not callable(names):
+            raise TypeError(f"names are a function or a dict, not {type(names).__name__}")
+        _callbacks.load_values(self._open().pointer, c_path(path), names)
 
     # The job. A local store is a job of one worker.
 

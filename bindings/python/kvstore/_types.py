@@ -86,6 +86,8 @@ Update = Union[
 # An option of an optimizer or a codec.
 Param = Union[str, SupportsFloat, None]
 Params = Mapping[str, Param]
+# The names of keys for the tensors of a file; None leaves a tensor out.
+Names = Union[Callable[[str], Union[str, None]], Mapping[str, str]]
 # An option of create().
 Setting = Union[str, SupportsFloat, os.PathLike[str]]
 Path = Union[str, bytes, os.PathLike[str], os.PathLike[bytes]]

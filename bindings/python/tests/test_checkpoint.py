@@ -242,6 +242,45 @@ def test_floats_of_another_program_become_those_of_the_keys(kv, tmp_path):
         kv.load(tmp_path / "g.safetensors")
 
 
+def test_a_function_or_a_dict_names_the_keys_of_tensors(kv, tmp_path):
+    weights = weights_of({"model.a": ("float32", (3,)), "head": ("float32", (2,))})
+    path = tmp_path / "model.safetensors"
+    safetensors.numpy.save_file(weights, path)
+    kv.load(path, lambda name: name[6:] if name.startswith("model.") else None)
+    assert kv.keys() == ["a"]
+    assert same_bits(pulled(kv, "a"), weights["model.a"])
+    kv.load(path, {"head": "größer", "none": "b"})
+    assert set(kv.keys()) == {"a", "größer"}
+    assert same_bits(pulled(kv, "größer"), weights["head"])
+
+    def fail(name):
+        raise LookupError(f"{name} has no place")
+
+    with pytest.raises(kvstore.CallbackError, match='tensor "head".*head has no place') as caught:
+        kv.load(path, fail)
+    assert isinstance(caught.value.__cause__, LookupError)
+    with pytest.raises(kvstore.CallbackError, match="the name of a key is a str, not int"):
+        kv.load(path, lambda name: 7)
+    with pytest.raises(kvstore.CallbackError, match="NUL"):
+        kv.load(path, lambda name: "a\0b")
+    with pytest.raises(kvstore.InvalidArgumentError, match='are both named "one"'):
+        kv.load(path, lambda name: "one")
+    with pytest.raises(kvstore.CallbackError, match="Reentrant"):
+        kv.load(path, lambda name: kv.barrier())
+    with pytest.raises(KeyboardInterrupt):
+        kv.load(path, interrupt)
+    with pytest.raises(TypeError, match="a function or a dict, not str"):
+        kv.load(path, "model.")
+    assert set(kv.keys()) == {"a", "größer"}
+    kv.save(path)
+    with pytest.raises(kvstore.UnsupportedError, match="checkpoint of a store"):
+        kv.load(path, {})
+
+
+def interrupt(name):
+    raise KeyboardInterrupt
+
+
 def write(path, header, data=b"", announced=None):
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
     path.write_bytes(struct.pack("<Q", announced or len(text)) + text + data)

@@ -225,6 +225,11 @@ def stores(folder: str) -> None:
     assert version
 
 
+def load_model(kv: kvstore.KVStore) -> None:
+    kv.load("model.safetensors", {"tensor": "key"})
+    kv.load("model.safetensors", lambda name: None if name == "head" else name[6:])
+
+
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as its_path:
         stores(its_path)

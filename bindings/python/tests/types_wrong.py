@@ -84,6 +84,7 @@ kvstore.create("local", threads=[4])  # E: arg-type
 kvstore.set_logger("stderr")  # E: arg-type
 kv.save(3)  # E: arg-type
 kv.load(None)  # E: arg-type
+kv.load("a", 3)  # E: arg-type
 kv.barrier("1 s")  # E: arg-type
 kv.rank = 1  # E: misc
 size = kv.key_info(3).size  # E: attr-defined

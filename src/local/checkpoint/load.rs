@@ -9,6 +9,7 @@ use super::super::apply::CallLimits;
 use super::super::lock::WriteGuard;
 use super::super::merger::{KeyRules, Merger, rule_of_keys};
 use super::super::table::{Slot, Value};
+use super::naming::{KeyNamer, check_name};
 use super::{
     CODEC, CODEC_OPTIONS, FileRules, KeyParts, MASTER, OPTIMIZER, OPTIONS, PREFIX, RESIDUAL, RULE,
     STATE, WORKERS, add_key, add_numbers, at_file, check_byte_order,
@@ -19,19 +20,18 @@ use crate::error::{Error, ErrorKind, Result, fail};
 use crate::kernel::MAX_STATES;
 use crate::key::Key;
 use crate::optim::{KeptArrays, Optimizer, Stored};
-use crate::sys::DefaultFloats;
-use crate::tensor::{Array, Buffer, Lent, PageOffset, element_count};
+use crate::tensor::{Array, Buffer, PageOffset, element_count};
 
 /// Where in a page large arrays from `malloc` begin: a value is placed as if it had been copied
 /// from one.
 const CALLERS: usize = 16;
 
 /// The contents of a file.
-struct Loaded {
-    rules: FileRules,
-    slots: Vec<Slot>,
+pub(super) struct Loaded {
+    pub(super) rules: FileRules,
+    pub(super) slots: Vec<Slot>,
     /// The names among the keys.
-    names: Vec<String>,
+    pub(super) names: Vec<String>,
 }
 
 /// A key of a file: its slot has no memory yet.
@@ -43,12 +43,24 @@ struct LoadedKey<'a> {
 
 impl Local {
     /// Loads a checkpoint. Residuals are dropped if the number of workers differs.
-    pub(crate) fn load(self: &Arc<Self>, path: &Path, workers: usize) -> Result<()> {
+    ///
+    /// With a namer it takes values of other programs only, for the keys that it names.
+    pub(crate) fn load(
+        self: &Arc<Self>,
+        path: &Path,
+        namer: Option<KeyNamer<'_>>,
+        workers: usize,
+    ) -> Result<()> {
         check_byte_order("load")?;
         let at_file = at_file("load", path);
-        let mut loaded = match ForeignTensors::open(path).map_err(&at_file)? {
-            Some(foreign) => self.values_of(&foreign).map_err(&at_file)?,
-            None => Loaded::read(path).map_err(&at_file)?,
+        let mut loaded = match (ForeignTensors::open(path).map_err(&at_file)?, namer) {
+            (Some(foreign), _) => self.values_of(&foreign, namer).map_err(&at_file)?,
+            (None, None) => Loaded::read(path).map_err(&at_file)?,
+            (None, Some(_)) => {
+                let text = "it is a checkpoint of a store, whose keys have their names; load it without a \
+                            function of names";
+                return Err(at_file(fail!(Unsupported, "{text}")));
+            }
         };
         if loaded.rules.workers != workers {
             loaded.slots.iter_mut().for_each(|slot| slot.value.get_mut().residuals = None);
@@ -61,42 +73,6 @@ impl Local {
             while !self.put(&mut loaded, limits)? {}
             Ok(())
         })
-    }
-
-    /// The values of a file of another program. Floats become those of the keys that are there.
-    fn values_of(&self, foreign: &ForeignTensors) -> Result<Loaded> {
-        let rules =
-            FileRules { optimizer: None, keys: KeyRules::default(), codec: None, workers: 1 };
-        let (mut slots, mut names) = (Vec::new(), Vec::new());
-        for (index, entry) in foreign.entries().enumerate() {
-            let name = KeyName::Text(checked(&entry.name)?);
-            let mut slot = slot_of(name, entry)?;
-            let mut buffer = new_buffer(&slot).map_err(|error| error.at(label(name)))?;
-            foreign.read(index, &mut buffer.bytes_mut()[..slot.bytes()])?;
-            slot.value.get_mut().buffer = buffer;
-            slots.push(self.as_known(slot).map_err(|error| error.at(label(name)))?);
-            names.push(entry.name.clone());
-        }
-        same_hash(slots.iter().map(|slot| slot.key).zip(names.iter().map(|it| KeyName::Text(it))))?;
-        Ok(Loaded { rules, slots, names })
-    }
-
-    /// A slot of floats in the dtype of the key that is there, if that is another one of floats.
-    fn as_known(&self, mut slot: Slot) -> Result<Slot> {
-        let known = self.keys.table.get(slot.key);
-        let Some(dtype) = known
-            .map(|known| known.dtype)
-            .filter(|&dtype| dtype != slot.dtype && dtype.is_float() && slot.dtype.is_float())
-        else {
-            return Ok(slot);
-        };
-        let mut wanted = Slot::new(slot.key, slot.order, dtype, &slot.shape, slot.count)?;
-        let buffer = new_buffer(&wanted)?;
-        let _floats = DefaultFloats::enter();
-        let from = Lent::of(Array::of(&slot.value.get_mut().buffer, slot.dtype));
-        self.keys.team.sum(&wanted, &[from], &buffer)?;
-        wanted.value.get_mut().buffer = buffer;
-        Ok(wanted)
     }
 
     /// Puts keys and rules in their places, all or none. Gives false, and changes nothing, if keys
@@ -270,7 +246,7 @@ fn rules_of(
     let texts = texts_of_keys(header)?;
     for &(what, key, text) in &texts {
         if let KeyName::Text(name) = key {
-            names.push(checked(name)?.to_owned());
+            names.push(check_name(name)?.to_owned());
         }
         if what == RULE {
             let (name, options) = text.split_once(' ').unwrap_or((text, ""));
@@ -347,14 +323,14 @@ fn keys_of<'a>(entries: &'a [TensorEntry], rules: &FileRules) -> Result<Vec<Load
     if expected.entries.len() != entries.len() {
         return Err(fail!(Corrupt, "its header is damaged: a tensor is missing"));
     }
-    same_hash(found.iter().map(|found| (found.slot.key, found.name)))?;
+    check_hashes(found.iter().map(|found| (found.slot.key, found.name)))?;
     Ok(found)
 }
 
 /// A slot for a key of a file.
-fn slot_of(name: KeyName<'_>, entry: &TensorEntry) -> Result<Slot> {
+pub(super) fn slot_of(name: KeyName<'_>, entry: &TensorEntry) -> Result<Slot> {
     match name {
-        KeyName::Text(text) => _ = checked(text)?,
+        KeyName::Text(text) => _ = check_name(text)?,
         KeyName::Number(number) if Key::from(number).is_name() => {
             return Err(fail!(Corrupt, "its header is damaged: key {number} is too large"));
         }
@@ -365,16 +341,8 @@ fn slot_of(name: KeyName<'_>, entry: &TensorEntry) -> Result<Slot> {
     Slot::new(key_of(name), 0, entry.dtype, &entry.shape, count)
 }
 
-/// Refuses a name that no store can have.
-fn checked(name: &str) -> Result<&str> {
-    if name.contains('\0') {
-        return Err(fail!(Corrupt, "its header is damaged: the name {name:?} has a NUL"));
-    }
-    Ok(name)
-}
-
 /// Refuses names of a file that have the same hash.
-fn same_hash<'a>(keys: impl Iterator<Item = (Key, KeyName<'a>)>) -> Result<()> {
+pub(super) fn check_hashes<'a>(keys: impl Iterator<Item = (Key, KeyName<'a>)>) -> Result<()> {
     let mut keys: Vec<_> = keys.collect();
     keys.sort_unstable_by_key(|(key, _)| *key);
     match keys.windows(2).find(|pair| pair[0].0 == pair[1].0) {
@@ -387,7 +355,7 @@ fn same_hash<'a>(keys: impl Iterator<Item = (Key, KeyName<'a>)>) -> Result<()> {
 }
 
 /// Memory for the value of a key.
-fn new_buffer(slot: &Slot) -> Result<Buffer> {
+pub(super) fn new_buffer(slot: &Slot) -> Result<Buffer> {
     let mut buffer = Buffer::zeroed(slot.bytes(), false)?;
     buffer.place(std::ptr::without_provenance(CALLERS), PageOffset::Stored);
     Ok(buffer)
@@ -453,7 +421,7 @@ fn key_of(name: KeyName<'_>) -> Key {
 }
 
 /// A key as error texts show it.
-fn label(name: KeyName<'_>) -> String {
+pub(super) fn label(name: KeyName<'_>) -> String {
     match name {
         KeyName::Number(number) => format!("key {number}"),
         KeyName::Text(text) => format!("key {text:?}"),

@@ -5,10 +5,14 @@
 //! each key.
 
 mod load;
+mod naming;
 mod save;
+mod values;
 
 use std::path::Path;
 use std::sync::Arc;
+
+pub(crate) use naming::KeyNamer;
 
 use super::merger::{KeyRules, Merger};
 use super::table::Slot;

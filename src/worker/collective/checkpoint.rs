@@ -14,6 +14,7 @@ use crate::error::{Result, fail};
 use crate::job::settings::{Change, SavedRules};
 use crate::job::slice_state::{self, StateUpdate};
 use crate::job::wanted::WANT_STATE;
+use crate::local::checkpoint::KeyNamer;
 use crate::local::merger::Merger;
 use crate::local::table::Slot;
 use crate::optim::Stored;
@@ -44,15 +45,15 @@ impl WorkerStore {
         })
     }
 
-    /// Loads a checkpoint into the whole job: all workers call it.
-    pub(crate) fn load_together(&self, path: &Path) -> Result<()> {
+    /// Loads a checkpoint into the whole job: all workers call it. The leader's namer is asked.
+    pub(crate) fn load_together(&self, path: &Path, namer: Option<KeyNamer<'_>>) -> Result<()> {
         self.with_file("load", path, |collective| {
             self.rendezvous(collective)?;
             let leader = self.agree_on_leader(collective)?;
             if self.rank != leader {
                 return self.follow(leader, collective);
             }
-            let loaded = collective.step(|kept, _| self.load_here(path, kept));
+            let loaded = collective.step(|kept, _| self.load_here(path, namer, kept));
             if let Err(error) = loaded {
                 let told = self.say(Err(error.clone()), collective);
                 return told.and(Err(error));
@@ -96,10 +97,15 @@ impl WorkerStore {
     }
 
     /// Reads the file into this worker's own table.
-    fn load_here(&self, path: &Path, kept: &mut StepResults) -> Result<()> {
+    fn load_here(
+        &self,
+        path: &Path,
+        namer: Option<KeyNamer<'_>>,
+        kept: &mut StepResults,
+    ) -> Result<()> {
         let known = self.local.keys.table.slots().iter().map(|it| it.key).collect();
         kept.before = Some((known, self.local.handling.read().clone()));
-        self.local.load(path, self.workers as usize)?;
+        self.local.load(path, namer, self.workers as usize)?;
         let after = self.local.handling.read().clone();
         self.check_messages_of("load", &after)?;
         kept.after = Some(after);
