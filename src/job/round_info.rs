@@ -1,4 +1,4 @@
-//! Weights on the wire, and who took part in the last round of a slice.
+//! Weights and numbers of values on the wire, and who took part in the last round of a slice.
 
 use crate::error::{Result, fail};
 use crate::key::KeyRound;
@@ -18,6 +18,16 @@ pub(crate) fn bits_of(weight: Option<f64>) -> u64 {
 /// The weight in a message.
 pub(crate) fn weight_of(bits: u64) -> Option<f64> {
     (bits != 0).then(|| f64::from_bits(bits) + 0.0)
+}
+
+/// The part of a push in the tree of its round, as its message has it; a worker without a tree sends none.
+pub(crate) fn part_of(rank: u32, leaves: u32) -> u64 {
+    u64::from(leaves) << 32 | u64::from(rank.wrapping_mul(leaves))
+}
+
+/// The number of values of a push in a message; 0 if it does not say so.
+pub(crate) fn leaves_of(part: u64) -> u32 {
+    u32::try_from(part >> 32).unwrap_or(0)
 }
 
 impl RoundInfo {

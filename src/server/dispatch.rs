@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::round_weights::ContributionInfo;
 use super::slice_digests::{DigestOptions, SliceDigests};
 use super::slice_queue::{SliceQueue, SliceReply, SliceTask, TaskList};
 use crate::codec::{self, Origin};
@@ -124,7 +125,7 @@ impl DispatchState {
                 self.shards.insert(slice, Arc::new(shard.ok()?));
                 (slice, SliceTask::Install(data))
             }
-            ServerAction::Add { slice, round, rank, first, codec, setting, weight, data } => {
+            ServerAction::Add { slice, round, rank, first, codec, setting, weight, part, data } => {
                 let by_tree = self.by_tree;
                 let is_encoded = codec > 0 && !by_tree;
                 let handling = if is_encoded { self.handling(setting) } else { None };
@@ -132,8 +133,9 @@ impl DispatchState {
                 let (rank, round) = (rank.into(), round - 1);
                 let block = self.shard(&slice)?.first_block();
                 let origin = Origin { key: slice.key, rank, round, block };
-                let weight = round_info::weight_of(weight);
-                (slice, SliceTask::Add { first, by_tree, rows, data, origin, weight, handling })
+                let (weight, leaves) = (round_info::weight_of(weight), round_info::leaves_of(part));
+                let info = ContributionInfo { weight, leaves };
+                (slice, SliceTask::Add { first, by_tree, rows, data, origin, info, handling })
             }
             ServerAction::Restore { slice, data } => {
                 (slice, SliceTask::Restore(data, self.handling(u64::MAX)?))

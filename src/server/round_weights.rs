@@ -1,9 +1,18 @@
-//! Weights of the contributions to a round (also called: sample counts): their sum divides that of the values.
+//! What the contributions to a round say of themselves: weights (also called: sample counts), whose sum divides
+//! that of the values, and the number of values, which is equal in a tree.
 
 use crate::error::{Result, fail};
 use crate::job::round_info::RoundInfo;
 use crate::local::weight::is_weight;
 use crate::tensor::DType;
+
+/// What a contribution says of itself.
+#[derive(Clone, Copy, Default)]
+pub(super) struct ContributionInfo {
+    pub(super) weight: Option<f64>,
+    /// Number of values in its part of a tree; 0 if it does not say so.
+    pub(super) leaves: u32,
+}
 
 /// Contributions to the open round, and who took part in the last one. A job may have very many small keys, so
 /// what only pushes with a weight need is behind a pointer.
@@ -11,8 +20,9 @@ use crate::tensor::DType;
 pub(super) struct RoundWeights {
     count: u32,
     closed: u32,
-    /// Rank of the first contribution.
+    /// Rank of the first contribution, and its number of values.
     lowest: u32,
+    leaves: u32,
     weights: Option<Box<Weights>>,
 }
 
@@ -30,7 +40,8 @@ struct Weights {
 
 impl RoundWeights {
     /// Notes the contribution of the next rank; weights are added in the order of ranks.
-    pub(super) fn add(&mut self, first: bool, rank: u64, weight: Option<f64>) -> Result<()> {
+    pub(super) fn add(&mut self, first: bool, rank: u64, info: ContributionInfo) -> Result<()> {
+        let ContributionInfo { weight, leaves } = info;
         let before = if first { 0 } else { self.count };
         self.count = before + 1;
         if let (true, Some(weights)) = (first, &mut self.weights) {
@@ -38,8 +49,27 @@ impl RoundWeights {
         }
         let rank = u32::try_from(rank).unwrap_or(u32::MAX);
         if before == 0 {
-            self.lowest = rank;
+            (self.lowest, self.leaves) = (rank, leaves);
         }
+        self.weigh(before, rank, weight).and(self.check_leaves(rank, leaves))
+    }
+
+    /// Refuses another number of values than that of the first contribution: their positions in the tree would
+    /// not be those of the values.
+    fn check_leaves(&self, rank: u32, leaves: u32) -> Result<()> {
+        if [0, self.leaves].contains(&leaves) || self.leaves == 0 {
+            return Ok(());
+        }
+        Err(fail!(
+            Differs,
+            "worker {} pushed {} values, and worker {rank} {leaves}: with sum_order=tree all workers push the \
+             same number of values",
+            self.lowest,
+            self.leaves
+        ))
+    }
+
+    fn weigh(&mut self, before: u32, rank: u32, weight: Option<f64>) -> Result<()> {
         let lowest = self.lowest;
         let weights = match (&mut self.weights, weight) {
             (None, None) => return Ok(()),
@@ -99,14 +129,18 @@ impl RoundWeights {
 
 #[cfg(test)]
 mod tests {
-    use super::RoundWeights;
+    use super::{ContributionInfo, RoundWeights};
     use crate::ErrorKind;
     use crate::tensor::DType;
+
+    fn of_weight(weight: Option<f64>) -> ContributionInfo {
+        ContributionInfo { weight, leaves: 0 }
+    }
 
     fn close(weights: &[Option<f64>], dtype: DType) -> crate::Result<Option<f64>> {
         let mut round = RoundWeights::default();
         for (rank, weight) in (0..).zip(weights) {
-            round.add(rank == 0, rank, *weight)?;
+            round.add(rank == 0, rank, of_weight(*weight))?;
         }
         let divisor = round.close(dtype);
         assert_eq!(round.closed().contributors, weights.len() as u64);
@@ -133,14 +167,14 @@ mod tests {
             ([None, None, Some(2.0), Some(1.0)], 7, 5),
         ] {
             for (rank, weight) in (5..).zip(ranks) {
-                round.add(rank == 5, rank, weight).unwrap();
+                round.add(rank == 5, rank, of_weight(weight)).unwrap();
             }
             let error = round.close(DType::F32).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Differs);
             let expected =
                 format!("worker {with} pushed with a weight, and worker {without} without");
             assert!(error.message().starts_with(&expected), "{error}");
-            (0..2).for_each(|rank| round.add(rank == 0, rank, None).unwrap());
+            (0..2).for_each(|rank| round.add(rank == 0, rank, of_weight(None)).unwrap());
             assert_eq!(round.close(DType::F32).unwrap(), None);
             assert_eq!((round.closed().contributors, round.closed().total_weight), (2, 0.0));
             // The next one begins as the first did.
@@ -155,5 +189,26 @@ mod tests {
                 "{bad}"
             );
         }
+    }
+
+    #[test]
+    fn contributions_of_unequal_numbers_of_values_are_an_error() {
+        let mut round = RoundWeights::default();
+        let mut add = |rank: u64, leaves| {
+            round.add(rank == 3, rank, ContributionInfo { weight: None, leaves })
+        };
+        for leaves in [1, 4, 0, 2] {
+            [3, 4, 6].into_iter().for_each(|rank| add(rank, leaves).unwrap());
+        }
+        // A worker of a release that does not tell.
+        for (rank, leaves) in [(3, 2), (4, 0), (5, 2)] {
+            add(rank, leaves).unwrap();
+        }
+        let error = add(7, 4).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Differs);
+        assert!(
+            error.message().starts_with("worker 3 pushed 2 values, and worker 7 4: "),
+            "{error}"
+        );
     }
 }

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::round_weights::ContributionInfo;
 use super::slice_context::SliceContext;
 use super::slice_digests::{RoundEnd, SliceDigests};
 use super::slice_merge::Divided;
@@ -34,7 +35,7 @@ pub(super) enum SliceTask {
         rows: bool,
         data: Bytes,
         origin: Origin,
-        weight: Option<f64>,
+        info: ContributionInfo,
         handling: Option<Arc<Handling>>,
     },
     Restore(Bytes, Arc<Handling>),
@@ -153,10 +154,10 @@ impl SliceQueue {
 
     /// Adds a contribution to the open round, or records why it cannot be added.
     fn add(&self, state: &mut SliceValue, of: SliceContext<'_>, task: SliceTask) {
-        let SliceTask::Add { first, by_tree, rows, data, origin, weight, handling } = task else {
+        let SliceTask::Add { first, by_tree, rows, data, origin, info, handling } = task else {
             return;
         };
-        if let Err(error) = state.weights.add(first, origin.rank, weight) {
+        if let Err(error) = state.weights.add(first, origin.rank, info) {
             state.lose(error);
         }
         let added = if !first && of.slot.dtype.is_opaque() {
@@ -301,8 +302,8 @@ mod tests {
             let post = |job| shard.post(job, TaskList::default);
             let add = |rank, data| {
                 let origin = Origin { key: 1, rank, round: 0, block: 0 };
-                let (first, weight, handling) = (rank == 0, None, None);
-                post(SliceTask::Add { first, by_tree, rows, data, origin, weight, handling });
+                let (first, info, handling) = (rank == 0, ContributionInfo::default(), None);
+                post(SliceTask::Add { first, by_tree, rows, data, origin, info, handling });
             };
             post(SliceTask::Install(bytes(1)));
             add(0, bytes(0));
@@ -330,8 +331,8 @@ mod tests {
         let plain = Arc::new(Handling::PLAIN);
         let add = |first, data, handling| {
             let origin = Origin { key: 1, rank: 0, round: 0, block: 0 };
-            let (by_tree, rows, weight) = (false, false, None);
-            SliceTask::Add { first, by_tree, rows, data, origin, weight, handling }
+            let (by_tree, rows, info) = (false, false, ContributionInfo::default());
+            SliceTask::Add { first, by_tree, rows, data, origin, info, handling }
         };
         post(SliceTask::Install(bytes(1)));
         post(add(true, bytes(2), None));
@@ -368,8 +369,8 @@ mod tests {
         let add = |rank, data| {
             let origin = Origin { key: 1, rank, round: 0, block: 0 };
             let (first, by_tree, rows, handling) = (rank == 0, true, false, None);
-            let weight = None;
-            post(SliceTask::Add { first, by_tree, rows, data, origin, weight, handling });
+            let info = ContributionInfo::default();
+            post(SliceTask::Add { first, by_tree, rows, data, origin, info, handling });
         };
         let close = || {
             post(SliceTask::Close { round: 1, by_tree: true, handling: Arc::new(Handling::PLAIN) });

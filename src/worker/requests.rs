@@ -10,6 +10,8 @@ use kvstore_protocol::PullDependency;
 /// Request for one key of a call.
 pub(super) struct KeyRequest<V = OutgoingValue> {
     pub(super) key: u64,
+    /// Part of the tree that a push is; 0 for none.
+    pub(super) part: u64,
     pub(super) what: KeyOperation<V>,
 }
 
@@ -34,7 +36,7 @@ impl KeyRequest {
             KeyOperation::Want(wanted, after) => KeyOperation::Want(wanted, after),
             KeyOperation::Restore(slices) => KeyOperation::Restore(slices),
         };
-        Ok(KeyRequest { key: self.key, what })
+        Ok(KeyRequest { key: self.key, part: self.part, what })
     }
 }
 

@@ -91,6 +91,16 @@ impl WorkerStore {
         ))
     }
 
+    /// The part of this worker in the tree of a round, if its sums are subtrees of one.
+    fn part_of_tree(&self, values: usize) -> u64 {
+        match u32::try_from(values) {
+            Ok(leaves) if self.sums == WorkerSums::Subtrees => {
+                round_info::part_of(self.rank, leaves)
+            }
+            _ => 0,
+        }
+    }
+
     /// Submits a planned call on rows.
     pub(super) fn send_rows(
         &self,
@@ -106,6 +116,7 @@ impl WorkerStore {
         let mut parts = std::mem::take(&mut memory.parts);
         for KeyGroup { slot, values, outs } in groups.drain(..) {
             let (place, key) = (self.place(slot.key)?, slot.key.id());
+            let part = self.part_of_tree(values.len());
             let (target, what) = if outs.is_empty() {
                 let pushed = values.map(|index| plan.rows.of(index, &plan.values[index]));
                 let (team, blocks) = (self.local.keys.team, &self.driver.blocks);
@@ -121,7 +132,7 @@ impl WorkerStore {
                 (PullTarget::Rows(Box::new(wanted)), KeyOperation::Want(asked, PullDependency::Own))
             };
             parts.push(PendingKey::new(slot, target, outs));
-            memory.requests.push_back(KeyRequest { key, what });
+            memory.requests.push_back(KeyRequest { key, part, what });
         }
         plan.groups = groups;
         let inputs = CallInputs { weight: plan.divisor, ..CallInputs::default() };
@@ -178,13 +189,14 @@ impl WorkerStore {
         for group in groups.drain(..) {
             tally.add(&CallTally::of(group.values.len(), group.outs.len(), group.slot.bytes()));
             let (key, draft) = (group.slot.key.id(), self.draft(&group, &values, codec.is_some())?);
+            let part = self.part_of_tree(group.values.len());
             let what = match draft {
                 Some(value) if group.outs.is_empty() => KeyOperation::Push(value),
                 Some(value) => KeyOperation::PushPull(value),
                 None => KeyOperation::Pull,
             };
             parts.push(part_of(group, &plan.outs)?);
-            memory.requests.push_back(KeyRequest { key, what });
+            memory.requests.push_back(KeyRequest { key, part, what });
         }
         plan.groups = groups;
         let mut unsent = codec.map(|codec| (codec, self.unsent.lock()));
@@ -253,7 +265,8 @@ impl WorkerStore {
     ) -> Result<()> {
         self.step_with(|worker, open, now| {
             worker.weigh(weight);
-            for (part, KeyRequest { key, what }) in (first..).zip(requests) {
+            for (part, KeyRequest { key, part: of_tree, what }) in (first..).zip(requests) {
+                worker.set_part(of_tree);
                 let operation = match what {
                     KeyOperation::PushPull(value) => {
                         worker.pushpull(key, value, priority, now, end)

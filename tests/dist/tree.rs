@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use kvstore::ErrorKind::{Option as BadOption, Refused, Unsupported};
+use kvstore::ErrorKind::{Differs, Option as BadOption, Refused, Unsupported};
 use kvstore::{Config, DType, Key, Store, Tensor, TensorMut, bf16, f16};
 
 use super::common::folder::Folder;
@@ -356,6 +356,33 @@ fn numbers_of_values_that_make_no_subtree_are_refused_and_change_nothing() {
         store
             .push_list(&[Key::from(1u64); 3], &[(&value).into(), (&value).into(), (&value).into()])
             .unwrap();
+    });
+}
+
+/// The positions of a worker follow from its rank and its number of values, so all have as many.
+#[test]
+fn a_round_of_unequal_numbers_of_values_is_not_merged() {
+    Job::new(2, 2).with("sum_order", "tree").with("slice_bytes", 4_096).run(|store, rank| {
+        let (value, mut out) = ([2.0f32; 1_500], [0.0f32; 1_500]);
+        let (key, table) = (store.intern("conv").unwrap(), store.intern("table").unwrap());
+        store.init(key, &[1.0f32; 1_500]).unwrap();
+        store.init(table, Tensor::new(&value, &[3, 500]).unwrap()).unwrap();
+        let push = |count: usize| store.push_list(&vec![key; count], &vec![(&value).into(); count]);
+        push(1 + rank).unwrap();
+        let text = failure(store.pull(key, &mut out), Differs);
+        let says = "worker 0 pushed 1 values, and worker 1 2: with sum_order=tree all workers push";
+        assert!(text.starts_with("pull: key \"conv\", round 1: ") && text.contains(says), "{text}");
+        // The round is not merged, and later ones are.
+        push(2).unwrap();
+        store.pull(key, &mut out).unwrap();
+        assert_eq!(out, [8.0; 1_500]);
+        let (ids, rows) = ([1i64], Tensor::new(&value[..500], &[1, 500]).unwrap());
+        let count = 4 >> rank;
+        let (lists, values) = (vec![Tensor::from(&ids); count], vec![rows; count]);
+        store.push_rows_list(&vec![table; count], &lists, &values).unwrap();
+        let out = TensorMut::new(&mut out[..500], &[1, 500]).unwrap();
+        let text = failure(store.pull_rows(table, &ids, out), Differs);
+        assert!(text.contains("worker 0 pushed 4 values, and worker 1 2"), "{text}");
     });
 }
 

@@ -204,6 +204,9 @@ pub struct Header {
     pub codec: u16,
     /// Extension field: weight of a push, the bits of a float64; 0 for a push without a weight.
     pub weight: u64,
+    /// Extension field: part of a push in the tree of its round, the first leaf and, from bit 32 on, the number
+    /// of leaves; 0 for a push that is no part of a tree.
+    pub part: u64,
     /// Extension fields of a received message that this release does not know.
     pub skipped: u16,
     /// Extension field of builds for tests.
@@ -235,6 +238,7 @@ impl Default for Header {
             flags: 0,
             codec: 0,
             weight: 0,
+            part: 0,
             skipped: 0,
             #[cfg(feature = "wire-next")]
             next: 0,

@@ -64,6 +64,8 @@ pub enum ServerAction<D> {
         setting: u64,
         /// Weight, as [`Worker::weigh`](crate::Worker::weigh) got it; 0 without one.
         weight: u64,
+        /// Part of the tree, as [`Worker::set_part`](crate::Worker::place) got it; 0 without one.
+        part: u64,
         /// Contribution, of the length of the slice if it is raw.
         data: D,
     },
@@ -360,7 +362,7 @@ impl<D: Data> Server<D> {
     fn push(&mut self, rank: u32, push: Push<D>) -> Handled {
         let free = self.workers.limits.credit().saturating_sub(self.used[rank as usize]);
         let (name, bytes) = (push.name(), push.data.len());
-        let Push { round, request, granted, codec, setting, weight, priority, .. } = push;
+        let Push { round, request, granted, codec, setting, weight, part, priority, .. } = push;
         let Some(slice) = self.keys.slice_mut(name) else {
             self.fail(rank, name, request, &unknown(name.slice));
             return Ok(());
@@ -380,7 +382,7 @@ impl<D: Data> Server<D> {
             self.fail(rank, name, request, &failure);
             return Ok(());
         }
-        let contribution = Contribution { data: push.data, paid, setting, codec, weight };
+        let contribution = Contribution { data: push.data, paid, setting, codec, weight, part };
         slice.push(rank, round, contribution, &mut self.spare);
         let before = slice.came(self.tally.now);
         if push.answer {
@@ -501,7 +503,7 @@ impl<D: Data> Server<D> {
                 round,
                 rank,
                 first,
-                contribution: Contribution { data, paid, codec, setting, weight },
+                contribution: Contribution { data, paid, codec, setting, weight, part },
             } => {
                 self.held_bytes -= data.len();
                 self.actions.push(ServerAction::Add {
@@ -512,6 +514,7 @@ impl<D: Data> Server<D> {
                     codec,
                     setting,
                     weight,
+                    part,
                     data,
                 });
                 self.give_back(rank, paid);

@@ -19,6 +19,8 @@ pub(super) struct Contribution<D> {
     pub(super) codec: u16,
     /// Bits of its weight; 0 without one.
     pub(super) weight: u64,
+    /// Its part of the tree of the round; 0 without one.
+    pub(super) part: u64,
 }
 
 /// A held push, by round and rank.
@@ -442,7 +444,7 @@ mod tests {
 
     fn push(slice: &mut Slice<Bytes>, rank: u32, round: u64) {
         let data = Bytes::new(&[0; 4]);
-        let contribution = Contribution { data, paid: 4, setting: 0, codec: 0, weight: 0 };
+        let contribution = Contribution { data, paid: 4, setting: 0, codec: 0, weight: 0, part: 0 };
         slice.push(rank, round, contribution, &mut SpareBacklogs::default());
     }
 

@@ -8,7 +8,7 @@ use super::cancellation::{Haste, Lives};
 use super::coverage::Met;
 use super::frames::{read_frame, write_frame};
 use super::later::{Later, skipped};
-use super::model::{Model, weight_of};
+use super::model::{Model, part_of, weight_of};
 use super::network::{Happening, Network};
 use super::observer::ONLOOKER;
 use super::program::{self, Line};
@@ -437,11 +437,11 @@ impl Cluster {
                 worker.pull(key, 0, now, deadline)
             }
             Line::Push(key, data, priority) => {
-                worker.weigh(self.count(key, program, me));
+                self.count(key, worker, program, me);
                 worker.push(key, data, priority, now, deadline)
             }
             Line::Pushpull(key, data, priority) => {
-                worker.weigh(self.count(key, program, me));
+                self.count(key, worker, program, me);
                 size = program.sizes[&key];
                 worker.pushpull(key, data, priority, now, deadline)
             }
@@ -489,12 +489,19 @@ impl Cluster {
         program.done = true;
     }
 
-    /// Counts a push; gives its weight.
-    fn count(&mut self, key: u64, program: &mut Program, me: Peer) -> u64 {
+    /// Counts a push; sets its weight, and its part of a tree.
+    fn count(
+        &mut self,
+        key: u64,
+        worker: &mut worker::Worker<Bytes>,
+        program: &mut Program,
+        me: Peer,
+    ) {
         let count = program.pushed.entry(key).or_default();
         *count += 1;
         self.model.begin_push(key, me.rank, *count, program.settings);
-        weight_of(key, me.rank, *count)
+        worker.weigh(weight_of(key, me.rank, *count));
+        worker.set_part(part_of(key, me.rank, *count));
     }
 
     fn finish(

@@ -49,6 +49,7 @@ pub(super) fn a_push(
         priority: 0,
         codec: 0,
         weight: 0,
+        part: 0,
         granted: false,
         answer: false,
         data,

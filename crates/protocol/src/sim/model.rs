@@ -25,6 +25,12 @@ pub(super) fn weight_of(key: u64, rank: u32, round: u64) -> u64 {
     if number.is_multiple_of(3) { 0 } else { number << 40 | round }
 }
 
+/// Part of a push in a tree, as the number of a message; half of the pushes have none.
+pub(super) fn part_of(key: u64, rank: u32, round: u64) -> u64 {
+    let number = key + 3 * u64::from(rank) + round;
+    if number.is_multiple_of(2) { 0 } else { number << 32 | u64::from(rank) }
+}
+
 /// Merge rule of a setting: none replaces the value; a setting halves it and adds the scaled sum.
 fn merge(stored: f32, sum: f32, scale: Option<f32>) -> f32 {
     match scale {
@@ -101,10 +107,22 @@ impl Model {
             ServerAction::Install { slice, data, .. } | ServerAction::Restore { slice, data } => {
                 self.install(slice, &data);
             }
-            ServerAction::Add { slice, round, rank: from, first, codec, weight, data, .. } => {
+            ServerAction::Add {
+                slice,
+                round,
+                rank: from,
+                first,
+                codec,
+                weight,
+                part,
+                data,
+                ..
+            } => {
                 assert_eq!(codec, 0);
                 let expected = weight_of(slice.key, from, round);
                 assert_eq!(weight, expected, "not the weight that worker {from} pushed");
+                let expected = part_of(slice.key, from, round);
+                assert_eq!(part, expected, "not the part that worker {from} pushed");
                 self.add(rank, slice, (round, from), first, &data);
             }
             ServerAction::Close { slice, round, setting } => self.close(slice, round, setting),

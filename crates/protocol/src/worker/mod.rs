@@ -141,6 +141,7 @@ pub struct Worker<D> {
     setting: u64,
     /// Of the pushes that are requested next.
     weight: u64,
+    part: u64,
     pushes: PushPhase,
     /// Operation that announces the number of pushes of each key, and the position of the next key in the
     /// table.

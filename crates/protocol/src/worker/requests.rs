@@ -72,6 +72,12 @@ impl<D: Data> Worker<D> {
         self.weight = weight;
     }
 
+    /// Gives the pushes that are requested from now on their part of the tree of a round: the first leaf and, from
+    /// bit 32 on, the number of leaves; opaque to the protocol; 0 for none.
+    pub fn set_part(&mut self, part: u64) {
+        self.part = part;
+    }
+
     fn a_push(&self, data: D, priority: i32, answer: bool) -> OperationKind<D> {
         OperationKind::Push {
             round: 0,
@@ -80,6 +86,7 @@ impl<D: Data> Worker<D> {
             answer,
             setting: self.settings,
             weight: self.weight,
+            part: self.part,
         }
     }
 
@@ -474,7 +481,7 @@ impl<D: Data> Worker<D> {
 
     fn send_slice(&mut self, id: OpId, slice: u32, granted: bool) {
         let Some(op) = self.ops.get_mut(id) else { return };
-        let OperationKind::Push { round, data, priority, answer, setting, weight } = &op.what
+        let OperationKind::Push { round, data, priority, answer, setting, weight, part } = &op.what
         else {
             return;
         };
@@ -494,6 +501,7 @@ impl<D: Data> Worker<D> {
             priority,
             codec: data.codec(),
             weight: *weight,
+            part: *part,
             granted,
             answer: *answer,
             data: data_of_slice,

@@ -49,6 +49,7 @@ impl<D: Data> NodeRole<D> for Worker<D> {
             setting_given_up: None,
             settings: 0,
             weight: 0,
+            part: 0,
             agreement_given_up: None,
             agreements: COLLECTIVE,
             setting: 0,

@@ -18,13 +18,15 @@ const FIELD: usize = FRONT + 8;
 
 /// Number of the weight of a push.
 const WEIGHT: u8 = 2;
+/// Number of the part of a push in the tree of its round.
+const PART: u8 = 5;
 
 /// The fields of this release, and the one of builds for tests: numbers and values.
 fn known(head: &Header) -> impl Iterator<Item = (u8, u64)> + use<> {
     #[cfg(feature = "wire-next")]
-    let all = [(WEIGHT, head.weight), (next::FIELD, head.next)];
+    let all = [(WEIGHT, head.weight), (PART, head.part), (next::FIELD, head.next)];
     #[cfg(not(feature = "wire-next"))]
-    let all = [(WEIGHT, head.weight)];
+    let all = [(WEIGHT, head.weight), (PART, head.part)];
     all.into_iter().filter(|(_, value)| *value != 0)
 }
 
@@ -35,11 +37,14 @@ fn set(head: &mut Header, number: u8, value: &[u8]) -> bool {
         head.next = u64::from_le_bytes(value);
         return true;
     }
-    if let (WEIGHT, Ok(value)) = (number, value.try_into()) {
-        head.weight = u64::from_le_bytes(value);
-        return true;
-    }
-    false
+    let field = match number {
+        WEIGHT => &mut head.weight,
+        PART => &mut head.part,
+        _ => return false,
+    };
+    let Ok(value) = value.try_into() else { return false };
+    *field = u64::from_le_bytes(value);
+    true
 }
 
 /// Bytes of the extension fields of a message.
@@ -59,6 +64,7 @@ pub(in crate::message) fn write(head: &Header, out: &mut [u8]) {
 pub(in crate::message) fn clear(head: &mut Header) {
     head.skipped = 0;
     head.weight = 0;
+    head.part = 0;
     #[cfg(feature = "wire-next")]
     {
         head.next = 0;
