@@ -27,6 +27,8 @@ mod done;
 
 mod rows;
 
+mod bound;
+
 mod device;
 
 mod merge;
