@@ -30,8 +30,8 @@ pub fn run(report: &mut Report, group: &'static str) -> io::Result<Vec<Measured>
         ("list call", 0),
         ("bound", 6),
         ("loop", 6),
-        ("list call beyond", 0),
-        ("bound beyond", 0),
+        ("list call - loop", 0),
+        ("bound - loop", 0),
     ];
     let title = format!("Bound lists of {KEYS} keys of {FLOATS} floats, one thread: ns a key");
     report.table(group, &title, &columns)?;

@@ -21,7 +21,7 @@ use crate::tensor::{Element, TensorMut};
 /// # fn main() -> kvstore::Result<()> {
 /// use kvstore::{Config, Key, Store};
 /// let store = Store::open("local", &Config::new())?;
-/// store.init(7, &[0.0f32; 2])?;
+/// store.init(7u64, &[0.0f32; 2])?;
 /// let (mut gradient, mut weight) = ([1.0f32, 2.0], [0.0f32; 2]);
 /// let keys = [Key::from(7u64)];
 /// let mut bound =
