@@ -78,7 +78,6 @@ fn check_bound(threads: &str, length: usize) {
 fn calls_of_bound_lists_allocate_nothing() {
     check_bound("1", ELEMENTS);
     check_bound("1", 3_000);
-    check_bound("2", 1_000);
 }
 
 #[test]
@@ -139,6 +138,8 @@ fn lists_that_threads_share_allocate_nothing() {
         allocations(&format!("push with {rule}"), || store.push_list(&keys, &values).unwrap());
         allocations(&format!("pull with {rule}"), || store.pull_list(&keys, &mut outs).unwrap());
     }
+    // Not beside the calls above: helpers are lent only while a processor is free.
+    check_bound("2", 1_000);
 }
 
 #[test]

@@ -27,7 +27,7 @@ pub fn run(report: &mut Report, group: &'static str) -> io::Result<Vec<Measured>
     let columns = [
         ("call", 9),
         ("values", 0),
-        ("list call", 0),
+        ("list call, ns a key", 0),
         ("bound", 6),
         ("loop", 6),
         ("list call - loop", 0),

@@ -27,8 +27,6 @@ mod done;
 
 mod rows;
 
-mod bound;
-
 mod device;
 
 mod merge;

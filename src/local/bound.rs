@@ -4,8 +4,8 @@
 //! The plan has addresses, and no lifetimes: its owner keeps the memory of the tensors.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
+use super::apply::CallLimits;
 use super::call::DataCall;
 use super::fast::bound::BoundLists;
 use super::fast::check::Lists;
@@ -15,10 +15,6 @@ use super::plan::{Pairs, Plan};
 use super::{CallMemory, Local};
 use crate::deadline::LazyDeadline;
 use crate::error::{Result, fail};
-use crate::interrupt;
-
-/// Maximum duration of one wait for a list that another thread uses, without a deadline.
-const LOOK_AGAIN: Duration = Duration::from_secs(60);
 
 /// The values and the outs of a bound list, as its owner has them. One of them may be empty.
 #[derive(Clone, Copy)]
@@ -159,21 +155,14 @@ impl Local {
         if let Some(state) = bound.0.try_write(released) {
             return Ok(state);
         }
-        loop {
-            let (now, end) = (Instant::now(), patience.end().moment());
-            let until =
-                interrupt::next(end).map_or(now + LOOK_AGAIN, |it| it.min(now + LOOK_AGAIN));
-            if let Some(state) = bound.0.write_until(released, until) {
-                return Ok(state);
-            }
-            if end.is_some_and(|end| now >= end) || interrupt::requested() {
-                return Err(fail!(
-                    Timeout,
-                    "{}: another thread's call of this bound list goes on (an updater that does \
-                     not return?); nothing has been applied",
-                    call.name()
-                ));
-            }
-        }
+        let limits = CallLimits { patience, cancel: None };
+        limits.patiently(|until| bound.0.write_until(released, until)).ok_or_else(|| {
+            fail!(
+                Timeout,
+                "{}: another thread's call of this bound list goes on (an updater that does not \
+                 return?); nothing has been applied",
+                call.name()
+            )
+        })
     }
 }

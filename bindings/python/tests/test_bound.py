@@ -233,6 +233,29 @@ def test_an_updater_may_not_use_it(kv):
     assert len(failures) == 1
 
 
+def test_a_child_of_fork_cannot_use_it(run):
+    result = run(
+        "-c",
+        """
+import os, numpy as np, kvstore
+kv, value = kvstore.create("local"), np.ones(3)
+kv.init(1, value)
+bound = kv.bind(1, value, value)
+child = os.fork()
+if child == 0:
+    try:
+        bound.push()
+    except kvstore.ForkedError:
+        bound.close()
+        os._exit(7)
+    os._exit(1)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+bound.pushpull()
+""",
+    )
+    assert (result.returncode, result.stderr) == (0, "")
+
+
 class TestTorch:
     """Tensors, whose memory PyTorch may replace."""
 

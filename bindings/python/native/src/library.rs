@@ -69,12 +69,7 @@ impl Tensor {
         let bits = usize::from(self.dtype.bits);
         // SAFETY: the caller's promise.
         let extents = unsafe { self.extents() }.iter();
-        extents
-            .map(|&extent| extent)
-            .map(|extent| usize::try_from(extent).unwrap_or(0))
-            .product::<usize>()
-            * bits
-            / 8
+        extents.map(|&extent| usize::try_from(extent).unwrap_or(0)).product::<usize>() * bits / 8
     }
 
     /// A row-major tensor of the same shape and dtype in host memory.

@@ -3,10 +3,10 @@
 use std::slice;
 use std::sync::{Arc, Weak};
 
-use super::guard::guard;
-use super::handle::{self, kv_store};
-use super::types::{kv_key, kv_status, kv_tensor, kv_ticket};
 use crate::Store;
+use crate::capi::guard::guard;
+use crate::capi::handle::{self, kv_store};
+use crate::capi::types::{kv_key, kv_status, kv_tensor, kv_ticket};
 use crate::error::{Result, fail};
 use crate::key::Key;
 use crate::local::bound::{BoundPairs, BoundPlan};
