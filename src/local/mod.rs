@@ -2,7 +2,6 @@
 //! called: standalone (non-distributed) mode.
 
 pub(crate) mod apply;
-pub(crate) mod bound;
 pub(crate) mod call;
 pub(crate) mod checkpoint;
 pub(crate) mod compress;

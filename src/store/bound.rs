@@ -6,7 +6,7 @@ use super::data::pair_outs;
 use super::{CallClass, DataCall, Store};
 use crate::error::Result;
 use crate::key::Key;
-use crate::local::bound::{BoundPairs, BoundPlan};
+use crate::local::fast::bound_calls::{BoundPairs, BoundPlan};
 use crate::local::plan::{Pairs, Tensors};
 use crate::tensor::{Element, TensorMut};
 

@@ -140,6 +140,32 @@ static void calls_give_the_bits_of_list_calls(const char *type) {
     }
 }
 
+static void pushes_have_the_weight_of_their_time(const char *type) {
+    kv_store *store = open_store(type);
+    float value[] = {8, 2}, out[2];
+    int64_t shape[] = {2}, number = 3;
+    kv_key key = 7, whole = 8;
+    kv_tensor tensor = kv_tensor_cpu(value, KV_F32, 1, shape);
+    kv_tensor to = kv_tensor_cpu(out, KV_F32, 1, shape);
+    kv_tensor integer = number_tensor(&number);
+    kv_bound *bound = NULL, *integers = NULL;
+    CHECK_STATUS(kv_init(store, &key, &tensor, 1), KV_OK);
+    init_number(store, whole, 1);
+    CHECK_STATUS(kv_bind(store, &key, &tensor, 1, &key, &to, 1, &bound), KV_OK);
+    CHECK_STATUS(kv_bind(store, &whole, &integer, 1, NULL, NULL, 0, &integers), KV_OK);
+    CHECK_STATUS(kv_set_weight(store, 4), KV_OK);
+    CHECK_STATUS(kv_bound_pushpull(bound, 0, NULL), KV_OK);
+    CHECK(out[0] == 2 && out[1] == 0.5f);
+    CHECK_STATUS(kv_bound_push(integers, 0, NULL), KV_ERR_DTYPE_MISMATCH);
+    CHECK_STATUS(kv_clear_weight(store), KV_OK);
+    CHECK_STATUS(kv_bound_pushpull(bound, 0, NULL), KV_OK);
+    CHECK(out[0] == 8 && out[1] == 2);
+    CHECK_STATUS(kv_bound_push(integers, 0, NULL), KV_OK);
+    kv_bound_free(bound);
+    kv_bound_free(integers);
+    kv_free(store);
+}
+
 /* Keys, shapes and strides are copied; strides and other dtypes need a plan for each call. */
 static void only_the_elements_are_lent(const char *type) {
     kv_store *store = open_store(type);
@@ -537,6 +563,7 @@ int main(void) {
     for (int i = 0; i < STORE_TYPE_COUNT; i++) {
         calls_give_the_bits_of_a_scalar_loop(STORE_TYPES[i]);
         calls_give_the_bits_of_list_calls(STORE_TYPES[i]);
+        pushes_have_the_weight_of_their_time(STORE_TYPES[i]);
         only_the_elements_are_lent(STORE_TYPES[i]);
         large_arrays(STORE_TYPES[i]);
         a_list_with_values_or_outs_only(STORE_TYPES[i]);

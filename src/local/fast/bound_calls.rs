@@ -5,16 +5,16 @@
 
 use std::sync::Arc;
 
-use super::apply::CallLimits;
-use super::call::DataCall;
-use super::fast::bound::BoundLists;
-use super::fast::check::Lists;
-use super::lock::{KeyLock, WriteGuard};
-use super::merger::{Handling, ShortMerge};
-use super::plan::{Pairs, Plan};
-use super::{CallMemory, Local};
+use super::bound::BoundLists;
+use super::check::Lists;
 use crate::deadline::LazyDeadline;
 use crate::error::{Result, fail};
+use crate::local::apply::CallLimits;
+use crate::local::call::DataCall;
+use crate::local::lock::{KeyLock, WriteGuard};
+use crate::local::merger::{Handling, ShortMerge};
+use crate::local::plan::{Pairs, Plan};
+use crate::local::{CallMemory, Local};
 
 /// The values and the outs of a bound list, as its owner has them. One of them may be empty.
 #[derive(Clone, Copy)]
@@ -105,7 +105,9 @@ impl Local {
         if state.removals.is_some_and(|seen| seen != self.keys.table.removals()) {
             *state = self.look_up_bound(pairs);
         }
-        let Some(lists) = &state.lists else { return list_call() };
+        // Quick checks know of no weight.
+        let plain = state.lists.as_ref().filter(|_| self.weight.get().is_none());
+        let Some(lists) = plain else { return list_call() };
         self.fault("push");
         let at_once = self.tickets.turn_at_once().is_some();
         let mut desk = CallMemory::take();
