@@ -38,6 +38,7 @@
  *
  *   kv_store    any thread, any number at a time; kv_free() alone must be the last call.
  *   kv_config   one thread at a time.
+ *   kv_bound    any thread; calls with one handle are made one after the other.
  *   fork()      in the child, handles of the parent answer KV_ERR_FORKED (kv_free() releases them);
  *               new stores may be created. Once CUDA is in use, a child cannot use it (KV_ERR_DEVICE).
  *   updaters    inside one, these calls on its own store work: kv_key_name, kv_key_info, kv_type,
@@ -461,6 +462,11 @@ typedef enum kv_log_level kv_log_level;
 typedef int32_t kv_log_level;
 #endif // __STDC_VERSION__ >= 202311L
 #endif // __cplusplus
+
+/**
+ * Keys with their values and outs, for calls that repeat; opaque.
+ */
+typedef struct kv_bound kv_bound;
 
 /**
  * Options for kv_create(); opaque.
@@ -1180,6 +1186,91 @@ kv_status kv_wait_all(struct kv_store *store, int64_t timeout_ms);
  * Threads: any. Blocks: as long as the operation is at work on one key.
  */
 kv_status kv_cancel(struct kv_store *store, kv_ticket ticket);
+
+/**
+ * Checks keys with their values and outs once, for calls that repeat: each later kv_bound_push(),
+ * kv_bound_pull() or kv_bound_pushpull() of a local store costs little beside the bytes.
+ *
+ * The bits are those of kv_push(), kv_pull() and kv_pushpull() with the same lists, and so is the
+ * order of calls. In a job and with arrays on GPUs, these are the calls that are made.
+ *
+ * A key that has been removed is an error of the next call that uses it, and so is one that has been
+ * initialised again with a dtype or a shape that does not fit; nothing has changed then.
+ *
+ * @param keys       `count` keys, each initialised before; repeat a key for several values. Copied.
+ * @param values     `count` tensors as for kv_push(). Shapes and strides are copied; the memory of the
+ *                   elements is lent until kv_bound_free(): write to it between calls, and neither
+ *                   free nor move it.
+ * @param count      number of (key, value) pairs; with 0 the list is for pulls only.
+ * @param out_keys   as the keys of kv_pull(); they need not be those of the values. Copied.
+ * @param outs       `out_count` tensors as for kv_pull(), lent like the values: read them between
+ *                   calls. An out may be exactly a value of the same key.
+ * @param out_count  number of (key, out) pairs; with 0 the list is for pushes only.
+ * @param bound      receives the handle; free it with kv_bound_free().
+ * @return as kv_pushpull() with these lists.
+ *
+ * Threads: any.
+ */
+kv_status kv_bind(struct kv_store *store,
+                  const kv_key *keys,
+                  const struct kv_tensor *values,
+                  size_t count,
+                  const kv_key *out_keys,
+                  const struct kv_tensor *outs,
+                  size_t out_count,
+                  struct kv_bound **bound);
+
+/**
+ * Makes kv_push() of the bound values.
+ *
+ * @param bound     of kv_bind(), with values.
+ * @param priority  as for kv_push().
+ * @param ticket    receives a ticket for kv_wait(); NULL waits here. A call with a ticket is checked
+ *                  and planned like kv_push(). Its tensors are lent until it completes, also after
+ *                  kv_bound_free().
+ * @return as kv_push(): a call that is refused has applied nothing. `KV_ERR_CLOSED` also after
+ *         kv_free(). `KV_ERR_TIMEOUT` also if another thread's call with this handle goes on.
+ *
+ * Threads: any; calls with one handle are made one after the other. Blocks: only if `ticket` is NULL.
+ */
+kv_status kv_bound_push(struct kv_bound *bound,
+                        int32_t priority,
+                        kv_ticket *ticket);
+
+/**
+ * Makes kv_pull() into the bound outs.
+ *
+ * @param bound     of kv_bind(), with outs.
+ * @param priority  as for kv_push().
+ * @param ticket    as for kv_bound_push().
+ * @return as kv_pull() and kv_bound_push().
+ *
+ * Threads: as kv_bound_push(). Blocks: only if `ticket` is NULL.
+ */
+kv_status kv_bound_pull(struct kv_bound *bound, int32_t priority, kv_ticket *ticket);
+
+/**
+ * Makes kv_pushpull() of the bound values into the bound outs.
+ *
+ * @param bound     of kv_bind(), with values and outs.
+ * @param priority  as for kv_push().
+ * @param ticket    as for kv_bound_push().
+ * @return as kv_pushpull() and kv_bound_push().
+ *
+ * Threads: as kv_bound_push(). Blocks: only if `ticket` is NULL.
+ */
+kv_status kv_bound_pushpull(struct kv_bound *bound, int32_t priority, kv_ticket *ticket);
+
+/**
+ * Frees the handle, and ends the loan of the tensors but for operations with a ticket. NULL does
+ * nothing.
+ *
+ * Before or after kv_free(); as long as the handle is there, so are the values of its keys.
+ *
+ * Threads: no other call with this handle may be running. From inside an updater of the store it does
+ * nothing but leave `KV_ERR_REENTRANT`'s text in kv_last_error().
+ */
+void kv_bound_free(struct kv_bound *bound);
 
 /**
  * Has a function called when an operation has ended, whether well or not; no thread waits for it.

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Measures calls from Python beside the C call and loops of numpy and PyTorch, and a step of AdamW
+# Measures calls and bound lists from Python beside C and loops of numpy and PyTorch, and a step of AdamW
 # beside PyTorch's and DeepSpeed's; installs these three in target/bench/torch.
 # Usage: scripts/bench_python.sh [--quick]
 # Without a package index it says so, and nothing has failed.
@@ -30,4 +30,5 @@ mkdir -p target/bench
 "$venv/bin/python" -c 'import numpy, torch' >/dev/null 2>&1 || install_torch
 export PYTHONPATH=$root/bindings/python KVSTORE_LIBRARY=$KVSTORE_PREFIX/lib/libkvstore.so.0
 "$venv/bin/python" benches/python/pushpull.py "$@"
+"$venv/bin/python" benches/python/bound.py "$@"
 "$venv/bin/python" benches/python/adamw.py "$@"

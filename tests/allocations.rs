@@ -52,6 +52,34 @@ fn check(count: u64, with_names: bool) {
     }
 }
 
+/// Calls of bound lists, whose keys stand there twice.
+fn check_bound(threads: &str, length: usize) {
+    let store = Store::open("local", &Config::new().with("threads", threads).unwrap()).unwrap();
+    let keys: Vec<Key> = (0..1_000u64).rev().flat_map(|id| [Key::from(id); 2]).collect();
+    for &key in keys.iter().step_by(2) {
+        store.init(key, &vec![1.0f32; length]).unwrap();
+    }
+    let mut values = vec![vec![1.0f32; length]; keys.len()];
+    let mut outs = values.clone();
+    let values = values.iter_mut().map(TensorMut::from).collect();
+    let mut list =
+        store.bind(&keys, values, &keys, outs.iter_mut().map(TensorMut::from).collect()).unwrap();
+    for rule in ["assign", "momentum", "lamb"] {
+        if rule != "assign" {
+            store.set_optimizer(rule, "").unwrap();
+        }
+        allocations(&format!("bound push with {rule}"), || list.push().unwrap());
+        allocations(&format!("bound pull with {rule}"), || list.pull().unwrap());
+        allocations(&format!("bound pushpull with {rule}"), || list.pushpull().unwrap());
+    }
+}
+
+#[test]
+fn calls_of_bound_lists_allocate_nothing() {
+    check_bound("1", ELEMENTS);
+    check_bound("1", 3_000);
+}
+
 #[test]
 fn tensors_of_other_dtypes_allocate_nothing() {
     let store = Store::open("local", &Config::new().with("threads", "1").unwrap()).unwrap();
@@ -110,6 +138,8 @@ fn lists_that_threads_share_allocate_nothing() {
         allocations(&format!("push with {rule}"), || store.push_list(&keys, &values).unwrap());
         allocations(&format!("pull with {rule}"), || store.pull_list(&keys, &mut outs).unwrap());
     }
+    // Not beside the calls above: helpers are lent only while a processor is free.
+    check_bound("2", 1_000);
 }
 
 #[test]

@@ -59,6 +59,20 @@ unsafe extern "C" {
         priority: i32,
         ticket: *mut u64,
     ) -> i32;
+    pub fn kv_bind(
+        store: *mut c_void,
+        keys: *const u64,
+        values: *const Tensor,
+        count: usize,
+        out_keys: *const u64,
+        outs: *const Tensor,
+        out_count: usize,
+        bound: *mut *mut c_void,
+    ) -> i32;
+    pub fn kv_bound_push(bound: *mut c_void, priority: i32, ticket: *mut u64) -> i32;
+    pub fn kv_bound_pull(bound: *mut c_void, priority: i32, ticket: *mut u64) -> i32;
+    pub fn kv_bound_pushpull(bound: *mut c_void, priority: i32, ticket: *mut u64) -> i32;
+    pub fn kv_bound_free(bound: *mut c_void);
     pub fn kv_push_rows(
         store: *mut c_void,
         keys: *const u64,

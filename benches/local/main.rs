@@ -16,6 +16,7 @@
 mod alignment;
 mod api;
 mod bars;
+mod bound;
 mod charts;
 mod codecs;
 mod compare;
@@ -56,7 +57,7 @@ use report::Report;
 /// A group's name, whether it runs without being asked for, and what it does.
 type Group = (&'static str, bool, fn(&mut Report, &'static str) -> io::Result<Vec<Measured>>);
 
-const GROUPS: [Group; 15] = [
+const GROUPS: [Group; 16] = [
     ("sweep-1", true, |report, group| sweep::run(report, group, 1)),
     ("sweep-2", false, |report, group| sweep::run(report, group, 2)),
     ("sweep-4", true, |report, group| sweep::run(report, group, 4)),
@@ -69,6 +70,7 @@ const GROUPS: [Group; 15] = [
     ("order", false, orders::run),
     ("digests", false, digests::run),
     ("lists", true, lists::run),
+    ("bound", true, bound::run),
     ("models", true, models::run),
     ("rows", true, rows::run),
     ("codecs", true, codecs::run),

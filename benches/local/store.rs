@@ -1,11 +1,13 @@
 //! The store through its C interface, as a C program uses it.
 
 use std::ffi::{CStr, CString, c_void};
+use std::marker::PhantomData;
 use std::ptr::null_mut;
 
 use crate::api::{
-    Tensor, kv_config_create, kv_config_free, kv_config_set, kv_create, kv_free, kv_init,
-    kv_last_error, kv_pull, kv_pull_rows, kv_push, kv_push_rows, kv_pushpull, kv_set_compression,
+    Tensor, kv_bind, kv_bound_free, kv_bound_pull, kv_bound_push, kv_bound_pushpull,
+    kv_config_create, kv_config_free, kv_config_set, kv_create, kv_free, kv_init, kv_last_error,
+    kv_pull, kv_pull_rows, kv_push, kv_push_rows, kv_pushpull, kv_set_compression,
     kv_set_optimizer, kv_set_updater,
 };
 use crate::tensors::List;
@@ -210,6 +212,55 @@ impl Store {
                 null_mut(),
             )
         });
+    }
+}
+
+impl Store {
+    /// Binds two lists.
+    pub fn bind<'a>(&'a self, values: &'a List, outs: &'a List) -> BoundList<'a> {
+        let mut bound = null_mut();
+        let (keys, tensors) = (values.keys(), values.tensors());
+        // SAFETY: as many tensors as keys, alive as long as the result.
+        check(unsafe {
+            kv_bind(
+                self.0,
+                keys.as_ptr(),
+                tensors.as_ptr(),
+                keys.len(),
+                outs.keys().as_ptr(),
+                outs.tensors().as_ptr(),
+                outs.keys().len(),
+                &raw mut bound,
+            )
+        });
+        BoundList(bound, PhantomData)
+    }
+}
+
+/// Lists that a store has checked.
+pub struct BoundList<'a>(*mut c_void, PhantomData<&'a List>);
+
+impl BoundList<'_> {
+    pub fn push(&self) {
+        // SAFETY: made by kv_bind, and not freed.
+        check(unsafe { kv_bound_push(self.0, 0, null_mut()) });
+    }
+
+    pub fn pull(&self) {
+        // SAFETY: as above.
+        check(unsafe { kv_bound_pull(self.0, 0, null_mut()) });
+    }
+
+    pub fn pushpull(&self) {
+        // SAFETY: as above.
+        check(unsafe { kv_bound_pushpull(self.0, 0, null_mut()) });
+    }
+}
+
+impl Drop for BoundList<'_> {
+    fn drop(&mut self) {
+        // SAFETY: made by kv_bind, freed once.
+        unsafe { kv_bound_free(self.0) }
     }
 }
 

@@ -806,6 +806,47 @@ private:
     std::unique_ptr<kv_config, Free> config_;
 };
 
+/// Keys with their values and outs, which Store::bind() has checked once: calls cost little beside the
+/// bytes. Destroy it before the memory of the tensors, and before or after its Store. Calls of several
+/// threads are made one after the other. See kv_bind().
+class Bound {
+public:
+    /// Takes over a handle of kv_bind() on this store.
+    Bound(kv_store* store, kv_bound* bound) noexcept : store_(store), bound_(bound) {}
+
+    /// Merges the sum of each key's values into the stored value. See kv_bound_push().
+    void push() { run(kv_bound_push); }
+    Ticket push(Async how) { return start(kv_bound_push, how); }
+
+    /// Copies the stored values to the outs. See kv_bound_pull().
+    void pull() { run(kv_bound_pull); }
+    Ticket pull(Async how) { return start(kv_bound_pull, how); }
+
+    /// Pushes, then pulls, in one operation. See kv_bound_pushpull().
+    void pushpull() { run(kv_bound_pushpull); }
+    Ticket pushpull(Async how) { return start(kv_bound_pushpull, how); }
+
+    /// The handle, for the C functions; this object goes on owning it.
+    [[nodiscard]] kv_bound* raw() const noexcept { return bound_.get(); }
+
+private:
+    using Call = kv_status (*)(kv_bound*, std::int32_t, kv_ticket*);
+    struct Free {
+        void operator()(kv_bound* bound) const noexcept { kv_bound_free(bound); }
+    };
+
+    void run(Call call) { detail::check(call(raw(), 0, nullptr)); }
+
+    Ticket start(Call call, Async how) {
+        kv_ticket ticket = 0;
+        detail::check(call(raw(), how.priority, &ticket));
+        return Ticket(store_, ticket);
+    }
+
+    kv_store* store_;
+    std::unique_ptr<kv_bound, Free> bound_;
+};
+
 /// What a key was initialised with.
 struct KeyInfo {
     kv_dtype dtype;
@@ -891,6 +932,21 @@ public:
     Ticket broadcast(const Keys& keys, const Values& values, const Keys& out_keys,
                      const Outs& outs, Async how) {
         return both(kv_broadcast, keys, values, out_keys, outs, how);
+    }
+
+    /// Checks keys with their values and outs once, for calls that repeat; without `out_keys`, the same
+    /// keys. The memory of the tensors is lent until the result is destroyed. `{}` stands for no keys and
+    /// no tensors: such a list is pulled only, or pushed only. See kv_bind().
+    [[nodiscard]] Bound bind(const Keys& keys, const Values& values, const Outs& outs) {
+        return bind(keys, values, keys, outs);
+    }
+    [[nodiscard]] Bound bind(const Keys& keys, const Values& values, const Keys& out_keys,
+                             const Outs& outs) {
+        const detail::Pairs in(raw(), keys, values), out(raw(), out_keys, outs);
+        kv_bound* bound = nullptr;
+        detail::check(kv_bind(raw(), in.keys(), in.tensors(), in.size(), out.keys(), out.tensors(),
+                              out.size(), &bound));
+        return Bound(raw(), bound);
     }
 
     /// Merges values into some rows of each key: row `row_ids[i]` gets row i. See kv_push_rows().

@@ -158,20 +158,11 @@ func (s *Store) start(op operation, values, outs []Pair, priority int32) (*Ticke
 // operate hands the pairs over as flat arrays, see shim.h. Without a ticket it waits.
 func (s *Store) operate(op operation, values, outs []Pair, priority int32, pins *runtime.Pinner,
 	ticket *Ticket) error {
-	count := len(values) + len(outs)
-	f := flat{
-		keys:    make([]C.kv_key, 0, count),
-		data:    make([]unsafe.Pointer, 0, count),
-		numbers: make([]C.int64_t, 0, count*(C.KVSTORE_GO_HEADER+4)), // enough for most
+	f, err := flatten(op, values, outs, pins)
+	if err != nil {
+		return err
 	}
-	for _, pairs := range [][]Pair{values, outs} {
-		for i := range pairs {
-			if err := f.add(op, &pairs[i], pins); err != nil {
-				return err
-			}
-		}
-	}
-	tensors := make([]tensorRoom, count)
+	tensors := make([]tensorRoom, len(f.keys))
 	var number *C.kv_ticket
 	if ticket != nil {
 		number = &ticket.number
@@ -199,6 +190,24 @@ type flat struct {
 	data    []unsafe.Pointer
 	numbers []C.int64_t
 	streams []C.int64_t // of the GPUs whose memory the tensors are in
+}
+
+// flatten pins the memory of pairs and describes them.
+func flatten(op operation, values, outs []Pair, pins *runtime.Pinner) (*flat, error) {
+	count := len(values) + len(outs)
+	f := &flat{
+		keys:    make([]C.kv_key, 0, count),
+		data:    make([]unsafe.Pointer, 0, count),
+		numbers: make([]C.int64_t, 0, count*(C.KVSTORE_GO_HEADER+4)), // enough for most
+	}
+	for _, pairs := range [][]Pair{values, outs} {
+		for i := range pairs {
+			if err := f.add(op, &pairs[i], pins); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return f, nil
 }
 
 func (f *flat) add(op operation, pair *Pair, pins *runtime.Pinner) error {

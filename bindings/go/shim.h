@@ -52,6 +52,13 @@ static inline int64_t *kvstore_go_unpack(kv_tensor *tensor, void *data, int64_t 
     return extents + ndim + (strided ? ndim : 0);
 }
 
+static inline void kvstore_go_unpack_all(kv_tensor *tensors, void **data, int64_t *numbers,
+                                         size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        numbers = kvstore_go_unpack(&tensors[i], data[i], numbers);
+    }
+}
+
 static inline kv_device kvstore_go_cuda(int64_t id) {
     kv_device device;
     device.type = KV_CUDA;
@@ -95,9 +102,7 @@ static inline kv_status kvstore_go_operate(int operation, kv_store *store, const
     kv_tensor *values = (kv_tensor *)tensors;
     kv_tensor *outs = values + count;
     const kv_key *out_keys = keys + count;
-    for (size_t i = 0; i < count + out_count; i++) {
-        numbers = kvstore_go_unpack(&values[i], data[i], numbers);
-    }
+    kvstore_go_unpack_all(values, data, numbers, count + out_count);
     switch (operation) {
     case KVSTORE_GO_INIT:
         return kv_init(store, keys, values, count);
@@ -114,6 +119,15 @@ static inline kv_status kvstore_go_operate(int operation, kv_store *store, const
     default:
         return kv_broadcast(store, keys, values, count, out_keys, outs, out_count, priority, ticket);
     }
+}
+
+/* The first `count` pairs are values, the next `out_count` are outs; kv_bind() copies all but elements. */
+static inline kv_status kvstore_go_bind(kv_store *store, const kv_key *keys, void **data,
+                                        int64_t *numbers, void *tensors, size_t count,
+                                        size_t out_count, kv_bound **bound) {
+    kv_tensor *values = (kv_tensor *)tensors;
+    kvstore_go_unpack_all(values, data, numbers, count + out_count);
+    return kv_bind(store, keys, values, count, keys + count, values + count, out_count, bound);
 }
 
 static inline kv_status kvstore_go_update(void *context, kv_key key, const kv_tensor *input,

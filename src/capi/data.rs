@@ -1,5 +1,8 @@
 //! Keys, and the data that goes in and out.
 
+// In the header behind the functions of this file.
+mod bound;
+
 use std::ffi::c_char;
 
 use super::guard::{guard_store, guard_store_in_callback};

@@ -4,6 +4,7 @@ use std::ffi::{CStr, OsStr, c_char};
 use std::mem::offset_of;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::sync::Arc;
 use std::{ptr, slice};
 
 use super::types::{kv_dtype_in, kv_key, kv_key_digest, kv_tensor, kv_ticket};
@@ -17,7 +18,8 @@ use crate::{Config, Store};
 
 /// A store; opaque.
 pub struct kv_store {
-    store: Store,
+    /// Only for bound lists, which see by it whether the store has been freed.
+    store: Arc<Store>,
 }
 
 /// Options for kv_create(); opaque.
@@ -26,7 +28,7 @@ pub struct kv_config {
 }
 
 pub(super) fn new_store(store: Store) -> *mut kv_store {
-    Box::into_raw(Box::new(kv_store { store }))
+    Box::into_raw(Box::new(kv_store { store: Arc::new(store) }))
 }
 
 pub(super) fn new_config() -> *mut kv_config {
@@ -36,6 +38,16 @@ pub(super) fn new_config() -> *mut kv_config {
 /// # Safety
 /// NULL, or a handle that has not been freed.
 pub(super) unsafe fn store<'a>(handle: *mut kv_store) -> Result<&'a Store> {
+    // SAFETY: the caller's promise.
+    let handle = unsafe { handle.as_ref() };
+    handle.map(|handle| &*handle.store).ok_or_else(|| null("store"))
+}
+
+/// A store whose end a bound list has to see.
+///
+/// # Safety
+/// As for [`store`].
+pub(super) unsafe fn store_of_bound<'a>(handle: *mut kv_store) -> Result<&'a Arc<Store>> {
     // SAFETY: the caller's promise.
     let handle = unsafe { handle.as_ref() };
     handle.map(|handle| &handle.store).ok_or_else(|| null("store"))
@@ -85,7 +97,7 @@ pub(super) unsafe fn free_config(handle: *mut kv_config) {
     }
 }
 
-fn null(name: &str) -> crate::Error {
+pub(super) fn null(name: &str) -> crate::Error {
     fail!(InvalidArgument, "{name} is NULL")
 }
 

@@ -58,6 +58,11 @@ pub(crate) trait JobMember: Send + Sync {
         Err(self.no_worker(call.name()))
     }
 
+    /// Checks the lists of calls that repeat.
+    fn bind(&self, _values: &Pairs<'_>, _outs: &Pairs<'_>) -> Result<()> {
+        Err(self.no_worker("bind"))
+    }
+
     fn submit(&self, call: DataCall, _: &Pairs<'_>, _: &Pairs<'_>, _priority: i32) -> Result<u64> {
         Err(self.no_worker(call.name()))
     }

@@ -226,13 +226,25 @@ impl Local {
         let mut desk = CallMemory::take();
         let patience = self.patience();
         let begun = self.plan(call, values, outs, &mut desk, &patience, at_once);
+        self.end_call(call, desk, begun, &patience)
+    }
+
+    /// Executes what is planned of a call on this thread: merged as given if the call has begun, else
+    /// after the pending operations on its keys.
+    fn end_call(
+        self: &Arc<Self>,
+        call: DataCall,
+        mut desk: Box<CallMemory>,
+        begun: Result<Option<Handling>>,
+        patience: &LazyDeadline,
+    ) -> Result<()> {
         let plan = &mut desk.plan;
         let result = begun.and_then(|begun| match begun {
             Some(handling) => {
-                let limits = CallLimits { patience: &patience, cancel: None };
+                let limits = CallLimits { patience, cancel: None };
                 self.applier.apply(call, plan, &handling, limits)
             }
-            None => self.run_planned(call, plan, &patience),
+            None => self.run_planned(call, plan, patience),
         });
         plan.clear();
         desk.leave();

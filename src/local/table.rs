@@ -268,6 +268,8 @@ pub(crate) struct KeyTable {
     /// waits for no value: calls on other keys would wait with it, beyond their deadlines.
     structure: Mutex<()>,
     names_made: AtomicU64,
+    /// How often keys have been removed.
+    removals: AtomicU64,
 }
 
 /// Where a key lies: its shard, and its position there if it is a small integer.
@@ -348,6 +350,7 @@ impl KeyTable {
             shards: std::array::from_fn(|_| RwLock::new(TableShard::new())),
             structure: Mutex::default(),
             names_made: AtomicU64::new(0),
+            removals: AtomicU64::new(0),
         }
     }
 
@@ -412,6 +415,8 @@ impl KeyTable {
         mark: impl FnOnce() -> Result<()>,
     ) -> Result<()> {
         let _structure = self.structure.lock();
+        // Before the first key goes, so that no call takes it for one that is there.
+        self.removals.fetch_add(1, Ordering::SeqCst);
         mark()?;
         for slot in slots {
             let (shard, position) = locate(slot.key);
@@ -455,6 +460,12 @@ impl KeyTable {
             }
         }
         Ok(true)
+    }
+
+    /// How often keys have been removed: slots that were found since the last time are in the table.
+    #[inline]
+    pub(crate) fn removals(&self) -> u64 {
+        self.removals.load(Ordering::SeqCst)
     }
 
     /// Every slot, in processing order.

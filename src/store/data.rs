@@ -176,7 +176,7 @@ impl Store {
         })
     }
 
-    fn span(&self, call: &str, values: &Pairs<'_>, outs: &Pairs<'_>) -> spans::Entered {
+    pub(super) fn span(&self, call: &str, values: &Pairs<'_>, outs: &Pairs<'_>) -> spans::Entered {
         let keys = if values.keys.is_empty() { outs.keys } else { values.keys };
         spans::call(call, &self.local.keys.names, keys, || values.bytes() + outs.bytes())
     }

@@ -1,5 +1,6 @@
 //! The store (also called: `KVStore`, client API): one type, opened by a type string.
 
+mod bound;
 mod checkpoint;
 mod data;
 mod devices;
@@ -25,6 +26,7 @@ pub(crate) use crate::local::plan::{Pairs, RowPairs, Tensors};
 pub(crate) use crate::local::updater::Updater;
 pub use crate::local::updater::UpdaterError;
 use crate::local::{Local, poisoned};
+pub use bound::BoundList;
 pub use devices::{set_stream, stream};
 #[cfg(feature = "dist")]
 use embedded::EmbeddedMembers;
@@ -245,6 +247,11 @@ impl Store {
     /// The strictest callback of the store that this thread is inside of.
     pub(crate) fn callback(&self) -> Option<CallbackKind> {
         reentry::inside(self.local.applier.serial)
+    }
+
+    /// Whether the store belongs to the parent process of a fork.
+    pub(crate) fn is_of_parent(&self) -> bool {
+        self.generation != sys::fork_generation()
     }
 
     /// Applies the checks of a read-only call.

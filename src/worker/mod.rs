@@ -490,6 +490,10 @@ impl JobMember for WorkerStore {
         result
     }
 
+    fn bind(&self, values: &Pairs<'_>, outs: &Pairs<'_>) -> Result<()> {
+        self.check_bound(values, outs)
+    }
+
     fn submit(
         &self,
         call: DataCall,

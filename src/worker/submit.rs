@@ -140,6 +140,13 @@ impl WorkerStore {
         self.launch(memory, call, inputs, priority, deadline)
     }
 
+    /// Checks the lists of calls that repeat, as their pushpull.
+    pub(super) fn check_bound(&self, values: &Pairs<'_>, outs: &Pairs<'_>) -> Result<()> {
+        self.find("bind", values.keys.iter().chain(outs.keys).copied())?;
+        let patience = self.local.patience();
+        Plan::default().build(&self.local.keys.scene("bind").within(&patience), values, outs)
+    }
+
     /// Checks a call, and fills its empty plan. A broadcast initialises here, and is then submitted as a pull.
     pub(super) fn plan(
         &self,

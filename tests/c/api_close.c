@@ -17,6 +17,9 @@ static void check_refuses_work(kv_store *store) {
                  KV_ERR_CLOSED);
     CHECK_STATUS(kv_push_rows(store, &key, &tensor, &tensor, 1, 0, NULL), KV_ERR_CLOSED);
     CHECK_STATUS(kv_pull_rows(store, &key, &tensor, &tensor, 1, 0, &ticket), KV_ERR_CLOSED);
+    kv_bound *bound = NULL;
+    CHECK_STATUS(kv_bind(store, &key, &tensor, 1, &key, &tensor, 1, &bound), KV_ERR_CLOSED);
+    CHECK(bound == NULL);
     CHECK_STATUS(kv_remove(store, &key, 1), KV_ERR_CLOSED);
     CHECK_STATUS(kv_key_device(store, 1, &(kv_device){KV_CPU, 0}), KV_ERR_CLOSED);
     CHECK_STATUS(kv_digest(store, &key, &(kv_key_digest){0, 0, 0}, 1), KV_ERR_CLOSED);

@@ -59,6 +59,7 @@ static void check_everything_is_forked(kv_store *store, kv_ticket ticket) {
     CHECK_STATUS(kv_init(store, &key, &tensor, 1), KV_ERR_FORKED);
     CHECK_STATUS(kv_push_rows(store, &key, &tensor, &tensor, 1, 0, NULL), KV_ERR_FORKED);
     CHECK_STATUS(kv_pull_rows(store, &key, &tensor, &tensor, 1, 0, NULL), KV_ERR_FORKED);
+    CHECK_STATUS(kv_bind(store, &key, &tensor, 1, &key, &tensor, 1, &(kv_bound *){NULL}), KV_ERR_FORKED);
     CHECK_STATUS(kv_remove(store, &key, 1), KV_ERR_FORKED);
     CHECK_STATUS(kv_intern(store, "name", &key), KV_ERR_FORKED);
     CHECK_STATUS(kv_key_name(store, key, &text), KV_ERR_FORKED);
@@ -168,6 +169,30 @@ static void the_child_starts_anew_and_the_parent_goes_on(const char *type) {
     kv_free(store);
 }
 
+static kv_bound *bound_before;
+
+static void use_the_bound_list(kv_store *store, kv_ticket ticket) {
+    CHECK_STATUS(kv_bound_push(bound_before, 0, NULL), KV_ERR_FORKED);
+    CHECK_STATUS(kv_bound_pull(bound_before, 0, NULL), KV_ERR_FORKED);
+    CHECK_STATUS(kv_bound_pushpull(bound_before, 0, &ticket), KV_ERR_FORKED);
+    kv_bound_free(bound_before);
+    kv_free(store);
+}
+
+static void a_bound_list_belongs_to_its_process(const char *type) {
+    kv_store *store = open_store(type);
+    int64_t number = 5;
+    kv_key key = 1;
+    kv_tensor tensor = number_tensor(&number);
+    init_number(store, key, 0);
+    CHECK_STATUS(kv_bind(store, &key, &tensor, 1, &key, &tensor, 1, &bound_before), KV_OK);
+    reap(start_child(use_the_bound_list, store, 0));
+    CHECK_STATUS(kv_bound_push(bound_before, 0, NULL), KV_OK);
+    CHECK(pull_number(store, key) == 5);
+    kv_bound_free(bound_before);
+    kv_free(store);
+}
+
 /* The fork happens while the parent's library is at work and holds whatever it may hold. */
 static void a_fork_in_the_middle_of_work(const char *type) {
     kv_store *store = open_store(type);
@@ -271,6 +296,7 @@ int main(void) {
     alarm_after_minutes(5);
     for (int i = 0; i < STORE_TYPE_COUNT; i++) {
         the_child_starts_anew_and_the_parent_goes_on(STORE_TYPES[i]);
+        a_bound_list_belongs_to_its_process(STORE_TYPES[i]);
         a_fork_in_the_middle_of_work(STORE_TYPES[i]);
     }
     if (FORKS_BESIDE_THREADS_WORK) {

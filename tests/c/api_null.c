@@ -59,6 +59,11 @@ static void without_a_store(void) {
     CHECK_REFUSED(kv_broadcast(NULL, &key, &tensor, 1, &key, &tensor, 1, 0, &ticket));
     CHECK_REFUSED(kv_push_rows(NULL, &key, &tensor, &tensor, 1, 0, NULL));
     CHECK_REFUSED(kv_pull_rows(NULL, &key, &tensor, &tensor, 1, 0, &ticket));
+    CHECK_REFUSED(kv_bind(NULL, &key, &tensor, 1, &key, &tensor, 1, &(kv_bound *){NULL}));
+    CHECK_REFUSED(kv_bound_push(NULL, 0, NULL));
+    CHECK_REFUSED(kv_bound_pull(NULL, 0, &ticket));
+    CHECK_REFUSED(kv_bound_pushpull(NULL, 0, NULL));
+    kv_bound_free(NULL);
     CHECK_REFUSED(kv_remove(NULL, &key, 1));
     CHECK_REFUSED(kv_wait(NULL, 1, 0));
     CHECK_REFUSED(kv_wait_all(NULL, 0));
@@ -91,6 +96,7 @@ static void without_a_place_for_the_answer(kv_store *store) {
     CHECK_REFUSED(kv_key_info(store, 1, NULL, NULL, NULL, 4));
     CHECK_STATUS(kv_key_info(store, 1, NULL, NULL, shape, 4), KV_OK);
     CHECK_REFUSED(kv_key_device(store, 1, NULL));
+    CHECK_REFUSED(kv_bind(store, NULL, NULL, 0, NULL, NULL, 0, NULL));
     CHECK_REFUSED(kv_stream((kv_device){KV_CUDA, 0}, NULL));
     CHECK_REFUSED(kv_keys(store, keys, 4, NULL));
     CHECK_REFUSED(kv_digest(store, NULL, &(kv_key_digest){0, 0, 0}, 1));
@@ -141,6 +147,12 @@ static void without_one_of_the_arrays(kv_store *store) {
     CHECK_REFUSED(kv_pull_rows(store, NULL, &tensor, &tensor, 1, 0, NULL));
     CHECK_REFUSED(kv_pull_rows(store, &key, NULL, &tensor, 1, 0, &ticket));
     CHECK_REFUSED(kv_pull_rows(store, &key, &tensor, NULL, 1, 0, NULL));
+    kv_bound *bound = NULL;
+    CHECK_REFUSED(kv_bind(store, NULL, &tensor, 1, &key, &tensor, 1, &bound));
+    CHECK_REFUSED(kv_bind(store, &key, NULL, 1, &key, &tensor, 1, &bound));
+    CHECK_REFUSED(kv_bind(store, &key, &tensor, 1, NULL, &tensor, 1, &bound));
+    CHECK_REFUSED(kv_bind(store, &key, &tensor, 1, &key, NULL, 1, &bound));
+    CHECK(bound == NULL);
     CHECK_REFUSED(kv_remove(store, NULL, 1));
     CHECK(ticket == UNTOUCHED && number == 7);
 }

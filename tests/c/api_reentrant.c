@@ -5,6 +5,7 @@ typedef struct inside {
     kv_store *store, *other;
     kv_key name;
     kv_ticket ticket;
+    kv_bound *bound;
     int calls;
 } inside;
 
@@ -54,6 +55,12 @@ static void check_calls_that_do_not(inside *own, kv_key key) {
                  KV_ERR_REENTRANT);
     CHECK_STATUS(kv_broadcast(store, &other, &tensor, 1, &key, &tensor, 1, 0, NULL),
                  KV_ERR_REENTRANT);
+    CHECK_STATUS(kv_bind(store, &key, &tensor, 1, &key, &tensor, 1, &(kv_bound *){NULL}), KV_ERR_REENTRANT);
+    CHECK_STATUS(kv_bound_push(own->bound, 0, NULL), KV_ERR_REENTRANT);
+    CHECK_STATUS(kv_bound_pull(own->bound, 0, NULL), KV_ERR_REENTRANT);
+    CHECK_STATUS(kv_bound_pushpull(own->bound, 0, &ticket), KV_ERR_REENTRANT);
+    kv_bound_free(own->bound);
+    CHECK(error_says("updater"));
     CHECK_STATUS(kv_remove(store, &key, 1), KV_ERR_REENTRANT);
     CHECK_STATUS(kv_wait(store, own->ticket, 0), KV_ERR_REENTRANT);
     CHECK_STATUS(kv_wait_all(store, 0), KV_ERR_REENTRANT);
@@ -97,6 +104,9 @@ static void own_store_refuses_and_another_works(const char *type) {
     int64_t number = 5;
     init_number(own.store, 1, 0);
     init_number(own.other, 1, 0);
+    kv_key key = 1;
+    kv_tensor tensor = number_tensor(&number);
+    CHECK_STATUS(kv_bind(own.store, &key, &tensor, 1, &key, &tensor, 1, &own.bound), KV_OK);
     CHECK_STATUS(kv_intern(own.store, "weight", &own.name), KV_OK);
     CHECK_STATUS(kv_set_updater(own.other, add_number, NULL, NULL), KV_OK);
     CHECK_STATUS(kv_set_updater(own.store, call_everything, &own, NULL), KV_OK);
@@ -105,6 +115,7 @@ static void own_store_refuses_and_another_works(const char *type) {
     CHECK_STATUS(kv_wait(own.store, ticket, WAIT_MS), KV_OK);
     CHECK(own.calls == 2);
     CHECK(pull_number(own.store, 1) == 10);
+    kv_bound_free(own.bound);
     kv_free(own.store);
     kv_free(own.other);
 }

@@ -53,6 +53,7 @@ static inline void check_poisoned(kv_store *store, kv_ticket ticket) {
     CHECK_STATUS(kv_broadcast(store, &key, &tensor, 1, &key, &tensor, 1, 0, NULL),
                  KV_ERR_POISONED);
     CHECK_STATUS(kv_init(store, &key, &tensor, 1), KV_ERR_POISONED);
+    CHECK_STATUS(kv_bind(store, &key, &tensor, 1, &key, &tensor, 1, &(kv_bound *){NULL}), KV_ERR_POISONED);
     CHECK_STATUS(kv_remove(store, &key, 1), KV_ERR_POISONED);
     CHECK_STATUS(kv_intern(store, "name", &key), KV_ERR_POISONED);
     CHECK_STATUS(kv_key_name(store, key, &text), KV_ERR_POISONED);

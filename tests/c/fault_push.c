@@ -17,6 +17,26 @@ static void the_call_reports_a_bug_and_poisons_the_store(void) {
     kv_free(store);
 }
 
+/* The bug is met by a call of a bound list, which refuses like all others afterwards. */
+static void a_bound_list_reports_a_bug_too(void) {
+    kv_store *store = open_with("fault", "push");
+    int64_t number = 1;
+    kv_key key = 1;
+    kv_tensor tensor = number_tensor(&number);
+    kv_bound *bound = NULL;
+    kv_ticket ticket = UNTOUCHED;
+    init_number(store, key, 10);
+    CHECK_STATUS(kv_bind(store, &key, &tensor, 1, &key, &tensor, 1, &bound), KV_OK);
+    CHECK_STATUS(kv_bound_pushpull(bound, 0, NULL), KV_ERR_INTERNAL);
+    CHECK(error_says("injected fault at push"));
+    CHECK_STATUS(kv_bound_push(bound, 0, NULL), KV_ERR_POISONED);
+    CHECK_STATUS(kv_bound_pull(bound, 0, NULL), KV_ERR_POISONED);
+    CHECK_STATUS(kv_bound_pushpull(bound, 0, &ticket), KV_ERR_POISONED);
+    CHECK(ticket == UNTOUCHED);
+    kv_bound_free(bound);
+    kv_free(store);
+}
+
 /* Those who wait wake up, though an updater still stands at the gate. */
 static void all_waiters_wake_up(void) {
     gate at = GATE_CLOSED;
@@ -87,6 +107,7 @@ static void an_unknown_point_is_never_reached(void) {
 int main(void) {
     alarm_after_minutes(2);
     the_call_reports_a_bug_and_poisons_the_store();
+    a_bound_list_reports_a_bug_too();
     all_waiters_wake_up();
     contexts_end_with_the_store();
     a_bug_below_an_updater_stays_there();

@@ -48,7 +48,12 @@ static void keys_come_and_go(void) {
     CHECK_STATUS(kv_intern(lasting, "bias", &keys[3]), KV_OK);
     CHECK_STATUS(kv_init(lasting, keys, values, 4), KV_OK);
     CHECK_STATUS(kv_pushpull(lasting, keys, values, 4, keys, values, 4, 0, NULL), KV_OK);
+    kv_bound *bound = NULL;
+    CHECK_STATUS(kv_bind(lasting, keys, values, 4, keys, values, 4, &bound), KV_OK);
+    CHECK_STATUS(kv_bound_pushpull(bound, 0, NULL), KV_OK);
     CHECK_STATUS(kv_remove(lasting, keys, 4), KV_OK);
+    CHECK_STATUS(kv_bound_pushpull(bound, 0, NULL), KV_ERR_KEY_NOT_FOUND);
+    kv_bound_free(bound);
 }
 
 /* Contexts on the heap: `drop` is the only one who frees them. */

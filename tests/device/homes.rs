@@ -222,3 +222,40 @@ fn a_key_that_does_not_fit_stays_in_host_memory() {
     store.pull(&[(1, &out)]).unwrap();
     assert_same(&out, &filled(Place::Host, 2000, 3.0), "the value");
 }
+
+#[test]
+fn a_bound_list_goes_on_when_its_keys_have_moved() {
+    let test = "homes::a_bound_list_goes_on_when_its_keys_have_moved";
+    if !is_child(test, &[]) {
+        return;
+    }
+    gpu::start(0);
+    let stores = [Store::new("device"), Store::new("local")];
+    let here = |number| filled(Place::Host, 50, number);
+    stores.iter().for_each(|store| store.init(&[(1, &here(0.0)), (2, &here(0.0))]).unwrap());
+    stores.iter().for_each(|store| store.set_optimizer("adam", "learning_rate=0.1").unwrap());
+    let (values, outs) =
+        ([here(3.0), here(-4.0)], [[here(0.0), here(0.0)], [here(0.0), here(0.0)]]);
+    let lists: Vec<_> = stores
+        .iter()
+        .zip(&outs)
+        .map(|(store, outs)| {
+            let values = [(2, &values[1]), (1, &values[0])];
+            store.bind(&values, &[(1, &outs[0]), (2, &outs[1])]).unwrap()
+        })
+        .collect();
+    let on_gpu = filled(Place::Gpu, 50, 7.0);
+    for round in 0..6 {
+        if round == 2 {
+            stores[0].push(&[(1, &on_gpu)]).unwrap();
+            stores[1].push(&[(1, &here(7.0))]).unwrap();
+            assert_eq!(stores[0].key_device(1), Ok(GPU));
+            assert_eq!(stores[0].key_device(2), Ok(HOST));
+        }
+        let call = [Call::PushPull, Call::Push, Call::Pull][round % 3];
+        lists.iter().for_each(|list| list.call(call).unwrap());
+        for (own, peer) in outs[0].iter().zip(&outs[1]) {
+            assert_same(own, peer, &format!("round {round}"));
+        }
+    }
+}

@@ -144,7 +144,13 @@ impl Program<'_> {
         if self.random.below(3) == 0 {
             made.ticket = Some(self.store.submit(call, &values, &outs).unwrap());
         } else {
-            let result = self.store.call(call, &values, &outs);
+            // Without values or without outs a bound list has fewer calls.
+            let is_bound = !values.is_empty() && !outs.is_empty() && self.random.below(2) == 0;
+            let result = if is_bound {
+                self.store.bind(&values, &outs).and_then(|list| list.call(call))
+            } else {
+                self.store.call(call, &values, &outs)
+            };
             result.unwrap_or_else(|failure| panic!("{failure:?}; {}", gpu::message()));
             // The caller may use its values again in stream order.
             for (_, value) in &mut made.values {

@@ -2,6 +2,7 @@
 #![allow(unsafe_code, reason = "functions of C are declared here")]
 
 use std::ffi::{CStr, CString, c_char, c_void};
+use std::marker::PhantomData;
 
 // The library is linked in.
 use kvstore as _;
@@ -116,6 +117,14 @@ declare! {
         out_keys: *const u64, outs: *const RawTensor, out_count: usize, priority: i32,
         ticket: *mut u64
     ) -> i32;
+    fn kv_bind(
+        store: Handle, keys: *const u64, values: *const RawTensor, count: usize,
+        out_keys: *const u64, outs: *const RawTensor, out_count: usize, bound: &mut Handle
+    ) -> i32;
+    fn kv_bound_push(bound: Handle, priority: i32, ticket: *mut u64) -> i32;
+    fn kv_bound_pull(bound: Handle, priority: i32, ticket: *mut u64) -> i32;
+    fn kv_bound_pushpull(bound: Handle, priority: i32, ticket: *mut u64) -> i32;
+    fn kv_bound_free(bound: Handle) -> ();
     fn kv_push_rows(
         store: Handle, keys: *const u64, ids: *const RawTensor, rows: *const RawTensor,
         count: usize, priority: i32, ticket: *mut u64
@@ -180,6 +189,26 @@ pub enum Call {
     Pull,
     PushPull,
     Broadcast,
+}
+
+/// Lists that a store has checked.
+pub struct BoundList<'a>(Handle, PhantomData<&'a Array>);
+
+impl BoundList<'_> {
+    pub fn call(&self, call: Call) -> Outcome {
+        let none = std::ptr::null_mut();
+        check(match call {
+            Call::Push => kv_bound_push(self.0, 0, none),
+            Call::Pull => kv_bound_pull(self.0, 0, none),
+            Call::PushPull | Call::Broadcast => kv_bound_pushpull(self.0, 0, none),
+        })
+    }
+}
+
+impl Drop for BoundList<'_> {
+    fn drop(&mut self) {
+        kv_bound_free(self.0);
+    }
 }
 
 pub struct Store(Handle);
@@ -254,6 +283,16 @@ impl Store {
     /// Makes a call without a ticket.
     pub fn call(&self, call: Call, values: &Pairs<'_>, outs: &Pairs<'_>) -> Outcome {
         self.make(call, values, outs, std::ptr::null_mut())
+    }
+
+    /// Binds values and outs.
+    pub fn bind<'a>(&self, values: &Pairs<'a>, outs: &Pairs<'a>) -> Outcome<BoundList<'a>> {
+        let ((keys, values), (out_keys, outs)) = (lists(values), lists(outs));
+        let (keys, values, count) = (keys.as_ptr(), values.as_ptr(), keys.len());
+        let (out_keys, outs, out_count) = (out_keys.as_ptr(), outs.as_ptr(), out_keys.len());
+        let mut bound = std::ptr::null_mut();
+        check(kv_bind(self.0, keys, values, count, out_keys, outs, out_count, &mut bound))?;
+        Ok(BoundList(bound, PhantomData))
     }
 
     /// Makes a call with a ticket.

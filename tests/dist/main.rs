@@ -15,6 +15,7 @@ mod common;
 mod again;
 mod alone;
 mod asking;
+mod bound;
 mod checkpoint;
 mod codecs;
 mod collisions;

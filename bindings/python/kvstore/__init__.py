@@ -36,6 +36,7 @@ from __future__ import annotations
 from pathlib import Path as _Path
 
 from . import _library
+from ._bound import Bound
 from ._callbacks import set_logger
 from ._errors import (
     BufferTooSmallError,
@@ -79,6 +80,7 @@ from ._ticket import Ticket
 __version__: str = _library.loaded.kv_version().decode()
 
 __all__ = [
+    "Bound",
     "BufferTooSmallError",
     "CallbackError",
     "CancelledError",

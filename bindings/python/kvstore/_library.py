@@ -78,6 +78,11 @@ NATIVE = (
     "kv_broadcast",
     "kv_push_rows",
     "kv_pull_rows",
+    "kv_bind",
+    "kv_bound_push",
+    "kv_bound_pull",
+    "kv_bound_pushpull",
+    "kv_bound_free",
     "kv_set_interrupt",
 )
 # Every pointer is declared as void *: ctypes then takes arrays, byref() and None alike.

@@ -17,6 +17,7 @@ from typing import (
 )
 
 from . import _callbacks, _dtypes, _native
+from ._bound import Bound
 from ._call import check, failure_of, library, wait
 from ._errors import ClosedError, InvalidArgumentError, Status
 from ._handle import Handle, run_postponed
@@ -219,6 +220,32 @@ class KVStore(_native.Store, Unique):
     ) -> Ticket:
         """Starts a push and pull in the background."""
         return Ticket(_PUSHPULL.prepare(self, key, value, out), priority)
+
+    @overload
+    def bind(self, key: Keys, value: Values, out: Optional[Outs] = None) -> Bound: ...
+    @overload
+    def bind(self, key: Keys, value: None = None, *, out: Outs) -> Bound: ...
+    @overload
+    def bind(
+        self,
+        key: Mapping[Any, Values],
+        value: None = None,
+        out: Optional[Mapping[Any, Outs]] = None,
+    ) -> Bound: ...
+    @overload
+    def bind(
+        self, key: None = None, value: None = None, *, out: Mapping[Any, Outs]
+    ) -> Bound: ...
+    def bind(self, key: Any = None, value: Any = None, out: Any = None) -> Bound:
+        """Checks keys, values and outs once, for pushes and pulls that repeat.
+
+        Each later call costs little beside the bytes. Without `value` there are pulls only, without
+        `out` pushes only. Values are arrays here, not numbers, and all arrays are in host memory.
+
+        >>> bound = kv.bind(["weight", "bias"], gradients, weights)
+        >>> bound.pushpull()
+        """
+        return Bound(self, key, value, out)
 
     @overload
     def broadcast(self, key: Keys, value: Values, out: Outs, priority: int = 0) -> None: ...

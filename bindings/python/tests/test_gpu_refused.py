@@ -31,6 +31,17 @@ class Claimed(stand_in.VersionedProducer):
         return (self.tensor.device_type, self.tensor.device_id)
 
 
+def test_arrays_on_a_gpu_are_not_bound():
+    kv, array = kvstore.create("device"), GpuArray(filled(5))
+    kv.init(1, array)
+    for arguments in ((1, array), (1, None, array), (1, filled(1), array)):
+        with pytest.raises(kvstore.UnsupportedError, match=r"bind: .* call push\(\), pull\(\) or"):
+            kv.bind(*arguments)
+    with kv.bind(1, filled(7), filled(0)) as bound:
+        bound.pushpull()
+    assert np.array_equal(pulled(kv, 1, filled(0)), filled(7))
+
+
 @pytest.mark.gpu(DEVICES=2)
 def test_wrong_arrays_are_refused_before_anything_changes():
     kv, host = kvstore.create("device"), filled(1)

@@ -200,6 +200,26 @@ def job(kv: kvstore.KVStore) -> None:
     kv.resume(timeout=1.5)
 
 
+def bound_lists(kv: kvstore.KVStore) -> None:
+    w, g = ones(), ones()
+    grads: list[Floats] = [g, g]
+    with kv.bind(1, grads, w) as bound:
+        bound.push()
+        bound.pull()
+        bound.pushpull()
+    is_closed: bool = bound.closed
+    assert is_closed
+    lists: list[kvstore.Bound] = [
+        kv.bind(["weight", 1], [grads, g]),
+        kv.bind(("weight", 1), out=[w, [ones(), ones()]]),
+        kv.bind({"weight": g}, out={"weight": w}),
+        kv.bind({"weight": g}),
+        kv.bind(out={"weight": w}),
+    ]
+    for each in lists:
+        each.close()
+
+
 def stores(folder: str) -> None:
     kvstore.set_logger(logging.getLogger("kvstore"), level=logging.DEBUG)
     kvstore.set_logger(None)
@@ -210,6 +230,7 @@ def stores(folder: str) -> None:
         kvstore.set_stream(0, handle)
     with kvstore.create("local", threads=2, updater_undo=True, timeout_ms="60000") as kv:
         keys_and_values(kv)
+        bound_lists(kv)
         rows(kv)
         tickets(kv)
         checkpoints(kv, folder)

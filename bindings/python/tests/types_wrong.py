@@ -90,6 +90,12 @@ kv.rank = 1  # E: misc
 size = kv.key_info(3).size  # E: attr-defined
 kv.pul(3, w)  # E: attr-defined
 
+# Bound lists.
+kv.bind(3)  # E: call-overload
+kv.bind("a", None)  # E: call-overload
+kv.bind(3, w).push(3)  # E: call-arg
+kv.bind(3, w).wait()  # E: attr-defined
+
 # Tickets.
 ticket.wait("1 s")  # E: arg-type
 ticket.result()  # E: attr-defined

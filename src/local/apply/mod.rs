@@ -45,6 +45,28 @@ impl CallLimits<'_> {
         // Relaxed: stopping a little later is as good.
         self.cancel.is_some_and(|cancel| cancel.load(Ordering::Relaxed))
     }
+
+    /// Repeats a bounded try until it succeeds; None once the deadline has passed, or the operation is
+    /// cancelled or interrupted.
+    pub(crate) fn patiently<T>(self, attempt: impl Fn(Instant) -> Option<T>) -> Option<T> {
+        loop {
+            if self.is_cancelled() {
+                return None;
+            }
+            let now = Instant::now();
+            let poll =
+                now + if self.cancel.is_some() { CANCEL_POLL } else { Duration::from_secs(60) };
+            let end = self.patience.end().moment();
+            let late = end.is_some_and(|end| now >= end);
+            let until = interrupt::next(end).map_or(poll, |end| poll.min(end));
+            if let Some(result) = attempt(until) {
+                return Some(result);
+            }
+            if late || interrupt::requested() {
+                return None;
+            }
+        }
+    }
 }
 
 /// The values and the outs of one key in a call, which may have either only.
@@ -429,8 +451,7 @@ impl Applier {
         }
     }
 
-    /// Repeats a bounded try until it succeeds, the deadline passes, or the operation is cancelled or
-    /// interrupted.
+    /// Repeats a bounded try until it succeeds; its end without success becomes an error.
     fn patiently<T>(
         &self,
         call: &str,
@@ -438,32 +459,22 @@ impl Applier {
         limits: CallLimits<'_>,
         attempt: impl Fn(Instant) -> Option<T>,
     ) -> Result<T> {
-        loop {
-            if limits.is_cancelled() {
-                return Err(self.cancelled(call, slot));
-            }
-            let now = Instant::now();
-            let poll =
-                now + if limits.cancel.is_some() { CANCEL_POLL } else { Duration::from_secs(60) };
-            let end = limits.patience.end().moment();
-            let late = end.is_some_and(|end| now >= end);
-            let until = interrupt::next(end).map_or(poll, |end| poll.min(end));
-            if let Some(guard) = attempt(until) {
-                return Ok(guard);
-            }
-            if late || interrupt::requested() {
-                let key = self.names.label(slot.key);
-                let rest = match call {
-                    "remove" | "save" | "load" => "nothing has changed",
-                    _ => "keys before it are done, it and those after it are not",
-                };
-                return Err(fail!(
-                    Timeout,
-                    "{call}: {key} is still in use by another call (an updater that does not \
-                     return?); {rest}"
-                ));
-            }
+        if let Some(guard) = limits.patiently(attempt) {
+            return Ok(guard);
         }
+        if limits.is_cancelled() {
+            return Err(self.cancelled(call, slot));
+        }
+        let key = self.names.label(slot.key);
+        let rest = match call {
+            "remove" | "save" | "load" => "nothing has changed",
+            _ => "keys before it are done, it and those after it are not",
+        };
+        Err(fail!(
+            Timeout,
+            "{call}: {key} is still in use by another call (an updater that does not return?); \
+             {rest}"
+        ))
     }
 
     /// The error of an operation that is cancelled before it has begun with a key.

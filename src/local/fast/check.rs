@@ -25,8 +25,8 @@ const INDEX_BITS: u32 = 32;
 /// The tensors of a call, each list in processing order.
 #[derive(Default)]
 pub(crate) struct Lists<'a> {
-    values: TensorList<'a>,
-    outs: TensorList<'a>,
+    pub(super) values: TensorList<'a>,
+    pub(super) outs: TensorList<'a>,
     /// Bytes of the largest tensor.
     pub(crate) largest: usize,
     /// Bytes of all tensors.
@@ -48,7 +48,7 @@ struct Findings {
 /// The memory of the checks. Each thread keeps one.
 #[derive(Default)]
 pub(crate) struct CheckMemory {
-    lists: Lists<'static>,
+    pub(super) lists: Lists<'static>,
     spare: TensorList<'static>,
     sorter: Sorter,
 }

@@ -1,6 +1,7 @@
 //! The tensors of a call, key by key.
 
 use std::ptr;
+use std::sync::Arc;
 
 use crate::local::table::Slot;
 use crate::sys;
@@ -58,6 +59,12 @@ impl<'a> TensorList<'a> {
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (&'a Slot, Place)> {
         self.slots.iter().copied().zip(self.places.iter().copied())
+    }
+
+    /// Adds a tensor of each of these keys.
+    pub(super) fn fill(&mut self, slots: &'a [Arc<Slot>], places: &[Place]) {
+        self.slots.extend(slots.iter().map(|slot| &**slot));
+        self.places.extend_from_slice(places);
     }
 
     pub(super) fn clear(&mut self) {

@@ -20,6 +20,7 @@ use crate::numpy;
 use crate::python::{invalid, rare};
 use crate::store::Handle;
 use crate::streams::{CUDA, Named, Streams};
+use crate::watched::Watched;
 
 /// Maximum number of arrays of a call whose lists are used again, and of such lists per thread.
 const REUSED_ARRAYS: usize = 1 << 15;
@@ -49,6 +50,8 @@ pub enum Life {
     Call,
     /// Until a ticket is done: the array may get other memory before.
     Ticket,
+    /// For calls that look before whether the array is at its place.
+    Bound,
 }
 
 #[derive(Default)]
@@ -65,6 +68,8 @@ struct Parts {
     owned: Vec<Owned>,
     /// Outs whose changes PyTorch counts, kept as well.
     tracked: Vec<Py<PyAny>>,
+    /// The arrays themselves, of a bound list.
+    arrays: Vec<(Py<PyAny>, Kind)>,
     streams: Streams,
 }
 
@@ -84,7 +89,8 @@ impl Parts {
         self.owned.clear();
         self.streams.clear();
         // Not clear(): each reference would ask whether the thread holds the GIL.
-        for each in self.kept.drain(..).chain(self.tracked.drain(..)) {
+        let arrays = self.arrays.drain(..).map(|(array, _)| array);
+        for each in self.kept.drain(..).chain(self.tracked.drain(..)).chain(arrays) {
             each.drop_ref(py);
         }
     }
@@ -145,6 +151,14 @@ impl Lent {
         role: Role,
         life: Life,
     ) -> PyResult<()> {
+        if life == Life::Bound {
+            if matches!(kind.way, Way::Other) {
+                let text =
+                    "a bound value is an array: make one of the numbers, and change it later";
+                return Err(invalid(array.py(), text.to_owned()));
+            }
+            self.0.arrays.push((array.clone().unbind(), kind));
+        }
         match kind.way {
             Way::Numpy => self.add_numpy(&array, role),
             Way::Table(_) | Way::Capsule | Way::Mxnet => self.add_dlpack(array, kind, role, life),
@@ -217,7 +231,7 @@ impl Lent {
         array: &Bound<'_, PyAny>,
         life: Life,
     ) -> Option<PyResult<Described>> {
-        if life == Life::Call {
+        if life != Life::Ticket {
             return table.borrow(array);
         }
         // `array.data = other` takes memory away also from a managed tensor, not from a detached one.
@@ -352,25 +366,46 @@ impl Lent {
         handle.call_method1(intern!(py, "keep_until_free"), (list,)).map(drop)
     }
 
-    /// Tells PyTorch that outs have changed: `backward()` then refuses what it saved of them.
+    /// Notes the places of the arrays of a bound list, of its values and of its outs.
+    pub fn watch(&self, py: Python<'_>) -> PyResult<[Vec<Watched>; 2]> {
+        let Parts { keys, tensors, arrays, second, .. } = &**self.0;
+        let all = keys.iter().zip(arrays).zip(tensors);
+        let all =
+            all.map(|((&key, (array, kind)), it)| Watched::new(key, array.bind(py), *kind, it));
+        let mut values = all.collect::<PyResult<Vec<_>>>()?;
+        let outs = values.split_off(second.unwrap_or(keys.len()));
+        Ok([values, outs])
+    }
+
+    /// Outs whose changes PyTorch counts.
+    pub fn tracked<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        PyList::new(py, self.0.tracked.iter().map(|each| each.bind(py)))
+    }
+
+    /// See [`note_written`].
     pub fn note_written(&self, py: Python<'_>) -> PyResult<()> {
-        static COUNT: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-        if self.0.tracked.is_empty() {
-            return Ok(());
-        }
-        let find = || rare(intern!(py, "counter_of_changes"), ()).map(Bound::unbind);
-        let outs = PyList::new(py, self.0.tracked.iter().map(|each| each.bind(py)))?;
-        let count = COUNT.get_or_try_init(py, find)?;
-        // Without the tuple of call1().
-        // SAFETY: the callable, its argument and the end of the arguments; a new reference or null.
-        unsafe {
-            let none = ffi::PyObject_CallFunctionObjArgs(count.as_ptr(), outs.as_ptr(), NULL);
-            Bound::from_owned_ptr_or_err(py, none).map(drop)
-        }
+        if self.0.tracked.is_empty() { Ok(()) } else { note_written(&self.tracked(py)?) }
     }
 
     pub fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
         self.0.kept.iter().chain(&self.0.tracked).try_for_each(|each| visit.call(each))
+    }
+}
+
+/// Tells PyTorch that outs have changed: `backward()` then refuses what it saved of them.
+pub fn note_written(outs: &Bound<'_, PyList>) -> PyResult<()> {
+    static COUNT: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    let py = outs.py();
+    if outs.is_empty() {
+        return Ok(());
+    }
+    let find = || rare(intern!(py, "counter_of_changes"), ()).map(Bound::unbind);
+    let count = COUNT.get_or_try_init(py, find)?;
+    // Without the tuple of call1().
+    // SAFETY: the callable, its argument and the end of the arguments; a new reference or null.
+    unsafe {
+        let none = ffi::PyObject_CallFunctionObjArgs(count.as_ptr(), outs.as_ptr(), NULL);
+        Bound::from_owned_ptr_or_err(py, none).map(drop)
     }
 }
 

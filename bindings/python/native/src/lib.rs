@@ -6,6 +6,7 @@
 //! as values that are no arrays, and texts of errors are Python's: `kvstore/_arrays.py`.
 #![deny(unsafe_code)]
 
+mod bound;
 mod calls;
 mod dlpack;
 mod kinds;
@@ -19,11 +20,14 @@ mod pairs;
 mod python;
 mod store;
 mod streams;
+mod watched;
 
 use pyo3::prelude::*;
 
 #[pymodule]
 mod _native {
+    #[pymodule_export]
+    use crate::bound::BoundLists;
     #[pymodule_export]
     use crate::calls::{
         begin_in_child, counted, end_calls, is_between_calls, raise_interrupt, unwatch,

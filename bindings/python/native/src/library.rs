@@ -20,7 +20,7 @@ pub type SetInterrupt = unsafe extern "C" fn(Option<InterruptCheck>, *mut c_void
 
 /// A `DLDataType`.
 #[repr(C)]
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq)]
 pub struct Dtype {
     pub code: u8,
     pub bits: u8,
@@ -42,17 +42,34 @@ pub struct Tensor {
 }
 
 impl Tensor {
+    /// The address of the first element.
+    pub fn start(&self) -> usize {
+        self.data.addr().wrapping_add(usize::try_from(self.byte_offset).unwrap_or(0))
+    }
+
+    /// The extents.
+    ///
+    /// # Safety
+    ///
+    /// The shape has `ndim` extents.
+    pub unsafe fn extents(&self) -> &[i64] {
+        match usize::try_from(self.ndim) {
+            // SAFETY: the caller's promise.
+            Ok(ndim) if ndim > 0 => unsafe { std::slice::from_raw_parts(self.shape, ndim) },
+            _ => &[],
+        }
+    }
+
     /// Bytes of the elements without gaps.
     ///
     /// # Safety
     ///
     /// The shape has `ndim` extents.
     pub unsafe fn row_major_bytes(&self) -> usize {
-        let ndim = usize::try_from(self.ndim).unwrap_or(0);
         let bits = usize::from(self.dtype.bits);
         // SAFETY: the caller's promise.
-        let extents = (0..ndim).map(|axis| unsafe { *self.shape.add(axis) });
-        extents.map(|extent| usize::try_from(extent).unwrap_or(0)).product::<usize>() * bits / 8
+        let extents = unsafe { self.extents() }.iter();
+        extents.map(|&extent| usize::try_from(extent).unwrap_or(0)).product::<usize>() * bits / 8
     }
 
     /// A row-major tensor of the same shape and dtype in host memory.

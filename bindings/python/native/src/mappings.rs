@@ -23,7 +23,8 @@ pub struct Lists<'py> {
 /// that are not there; only a pull may leave out the key.
 pub fn lists<'py>(call: &str, (key, arrays, second): Arguments<'_, 'py>) -> PyResult<Lists<'py>> {
     let no_key = key.is_none_or(PyAnyMethods::is_none);
-    if let Some(out) = arrays.filter(|out| no_key && call == "pull" && is_mapping(out)) {
+    let takes_outs = matches!(call, "pull" | "bind");
+    if let Some(out) = arrays.filter(|out| no_key && takes_outs && is_mapping(out)) {
         return of_mappings(call, out, None);
     }
     if let Some(key) = key.filter(|key| is_mapping(key)) {
@@ -82,7 +83,7 @@ fn look_up<'py>(
 }
 
 /// Most arguments are of the types that are asked for first: these questions read a flag.
-fn is_mapping(object: &Bound<'_, PyAny>) -> bool {
+pub fn is_mapping(object: &Bound<'_, PyAny>) -> bool {
     if object.is_instance_of::<PyDict>() {
         return true;
     }

@@ -6,6 +6,7 @@
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr::null;
 
+use pyo3::ffi::PyObject;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyCapsule;
@@ -30,6 +31,29 @@ struct Interface {
     strides: *const i64,
     data: *mut c_void,
     descr: *mut c_void,
+}
+
+/// How a `PyArrayObject` begins, in all versions of numpy.
+#[repr(C)]
+struct Fields {
+    head: PyObject,
+    data: *mut c_void,
+    ndim: c_int,
+    dimensions: *const i64,
+}
+
+/// Whether an array still has its elements at an address, and these extents. Reads no attribute, and
+/// so may be asked of thousands of arrays in a call.
+#[inline]
+pub fn is_at(array: &Bound<'_, PyAny>, start: usize, extents: &[i64]) -> bool {
+    // SAFETY: an array of numpy begins with these fields; the GIL is held.
+    unsafe {
+        let fields = &*array.as_ptr().cast::<Fields>();
+        fields.data.addr() == start
+            && usize::try_from(fields.ndim) == Ok(extents.len())
+            && (extents.is_empty()
+                || *std::slice::from_raw_parts(fields.dimensions, extents.len()) == *extents)
+    }
 }
 
 /// An array as the library takes it, valid as long as its capsule.

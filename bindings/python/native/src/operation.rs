@@ -173,7 +173,7 @@ fn carry_out(
     // SAFETY: the caller holds the handle, which frees the store when it goes, and these lists.
     let status = py.detach(|| unsafe { call(lent, function, store, priority, ticket) });
     drop(inside);
-    finish(py, lent, status, None)
+    finish(py, status, None, || lent.note_written(py))
 }
 
 /// The same on the streams of the arrays.
@@ -203,14 +203,19 @@ fn carry_out_on_devices(
     }
     drop(named);
     drop(inside);
-    finish(py, lent, status, failure)
+    finish(py, status, failure, || lent.note_written(py))
 }
 
-/// The result of a call; PyTorch is told of the outs.
-fn finish(py: Python<'_>, lent: &Lent, status: i32, failure: Option<PyErr>) -> PyResult<()> {
+/// The result of a call; `note_written` tells PyTorch of the outs.
+pub fn finish(
+    py: Python<'_>,
+    status: i32,
+    failure: Option<PyErr>,
+    note_written: impl FnOnce() -> PyResult<()>,
+) -> PyResult<()> {
     let raised = take_raised();
     if raised.is_some() || may_have_written(status) {
-        lent.note_written(py)?;
+        note_written()?;
     }
     match raised {
         Some(error) => Err(error),

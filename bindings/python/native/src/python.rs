@@ -44,6 +44,11 @@ pub fn invalid(py: Python<'_>, text: String) -> PyErr {
     error(py, "InvalidArgumentError", text)
 }
 
+/// An `UnsupportedError`.
+pub fn unsupported(py: Python<'_>, text: &str) -> PyErr {
+    error(py, "UnsupportedError", text.to_owned())
+}
+
 /// A `ClosedError`.
 pub fn closed(py: Python<'_>, text: &str) -> PyErr {
     error(py, "ClosedError", text.to_owned())
