@@ -28,6 +28,7 @@ set_tests_properties(train_digits_gpu PROPERTIES RESOURCE_LOCK examples SKIP_RET
 
 foreach(language IN LISTS languages)
   add_example_test(${language} tutorial)
+  add_example_test(${language} features)
   if(NOT language STREQUAL rust)
     add_example_test(${language} rounds local)
   endif()
