@@ -178,12 +178,7 @@ fn keys_that_went_or_came_since_are_those_of_the_job() {
 
 #[test]
 fn a_reader_is_refused_every_call_that_changes_the_job() {
-    let job = Job::new(2, 1);
-    let others = job.start();
-    let (root, other) = (others.root.clone(), job.clone().with("role", "reader"));
-    let opening = thread::spawn(move || other.open(1, &root).unwrap());
-    let worker = job.open(0, &others.root).unwrap();
-    let reader = opening.join().unwrap();
+    let (others, [worker, reader]) = Job::new(2, 1).start_with_reader();
     worker.init(1u64, &[3.0f32; 4]).unwrap();
     let (keys, values, mut out) = ([1u64.into()], [3.0f32; 4], [0.0f32; 4]);
     let folder = Folder::new("reads");

@@ -132,6 +132,15 @@ impl Job {
         (others, workers.try_into().expect("two workers"))
     }
 
+    /// Starts a job of a worker and a reader, which the caller plays.
+    pub fn start_with_reader(&self) -> (Others, [Store; 2]) {
+        let others = self.start();
+        let (root, reader) = (others.root.clone(), self.clone().with("role", "reader"));
+        let opening = std::thread::spawn(move || reader.open(1, &root).unwrap());
+        let worker = self.open(0, &others.root).unwrap();
+        (others, [worker, opening.join().unwrap()])
+    }
+
     /// Runs `program` on every worker, each on a thread of its own, and gives what they give, by
     /// rank. Servers run `prepare` first. The job must end by itself.
     pub fn run_with<T: Send + 'static>(

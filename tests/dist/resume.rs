@@ -180,12 +180,7 @@ fn a_worker_that_is_lost_ends_a_resume_or_is_left_out() {
 
 #[test]
 fn a_reader_takes_no_part() {
-    let job = Job::new(2, 1);
-    let others = job.start();
-    let (root, other) = (others.root.clone(), job.clone().with("role", "reader"));
-    let opening = thread::spawn(move || other.open(1, &root).unwrap());
-    let worker = job.open(0, &others.root).unwrap();
-    let reader = opening.join().unwrap();
+    let (others, [worker, reader]) = Job::new(2, 1).start_with_reader();
     worker.init(1u64, &[3.0f32; 4]).unwrap();
     failure(reader.resume(LIMIT), Role);
     worker.done().unwrap();
