@@ -203,14 +203,8 @@ impl Lent {
         if role != Role::Value && (described.is_read_only || kind.is_immutable) {
             return Err(read_only(&array)?);
         }
-        // The table describes the memory of such a tensor, and not its elements.
-        if kind.is_torch()
-            && described.tensor.dtype.code == COMPLEX
-            && array.call_method0(intern!(array.py(), "is_conj"))?.is_truthy()?
-        {
-            let text = "a tensor whose elements are conjugated when they are read: pass \
-                        tensor.resolve_conj()";
-            return Err(invalid(array.py(), text.to_owned()));
+        if kind.is_torch() {
+            refuse_lazy(&array, &described.tensor)?;
         }
         if described.tensor.device_type == CUDA && !matches!(kind.way, Way::Capsule) {
             let device = described.tensor.device_id;
@@ -413,6 +407,24 @@ pub fn note_written(outs: &Bound<'_, PyList>) -> PyResult<()> {
 fn read_only(array: &Bound<'_, PyAny>) -> PyResult<PyErr> {
     let text = format!("an out is a read-only {}", array.get_type().name()?);
     Ok(invalid(array.py(), text))
+}
+
+/// Refuses a tensor of PyTorch whose elements are conjugated or negated when they are read: its table describes
+/// the memory. The parts of a conjugated tensor are negated, and these views skip elements.
+fn refuse_lazy(array: &Bound<'_, PyAny>, tensor: &Tensor) -> PyResult<()> {
+    let py = array.py();
+    let is = |name| array.call_method0(name)?.is_truthy();
+    let (how, remedy) = if tensor.dtype.code == COMPLEX && is(intern!(py, "is_conj"))? {
+        ("conjugated", "resolve_conj")
+    // SAFETY: PyTorch has described extents and strides.
+    } else if !unsafe { tensor.is_row_major_array() } && is(intern!(py, "is_neg"))? {
+        ("negated", "resolve_neg")
+    } else {
+        return Ok(());
+    };
+    let text =
+        format!("a tensor whose elements are {how} when they are read: pass tensor.{remedy}()");
+    Err(invalid(py, text))
 }
 
 /// The stream of a device that is current for this thread in an array's package, if it is known.

@@ -72,6 +72,30 @@ impl Tensor {
         extents.map(|&extent| usize::try_from(extent).unwrap_or(0)).product::<usize>() * bits / 8
     }
 
+    /// Whether it has several elements, in row-major order without gaps.
+    ///
+    /// # Safety
+    ///
+    /// The shape has `ndim` extents, and strides, if there are any, are as many.
+    pub unsafe fn is_row_major_array(&self) -> bool {
+        // SAFETY: the caller's promise.
+        let extents = unsafe { self.extents() };
+        let mut count = 1;
+        for (at, &extent) in extents.iter().enumerate().rev() {
+            let stride = if self.strides.is_null() {
+                count
+            } else {
+                // SAFETY: the caller's promise.
+                unsafe { *self.strides.add(at) }
+            };
+            if extent > 1 && stride != count {
+                return false;
+            }
+            count *= extent;
+        }
+        count > 1
+    }
+
     /// A row-major tensor of the same shape and dtype in host memory.
     pub fn in_host_memory(&self, data: *mut c_void) -> Self {
         const CPU: i32 = 1;

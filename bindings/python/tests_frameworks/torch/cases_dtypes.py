@@ -89,3 +89,21 @@ def case_conjugated_views_are_refused():
         kv.pull("conjugated", out=value.conj())
     kv.pull("conjugated", out=value)
     assert torch.equal(value.imag, -torch.arange(3.0))
+
+
+def case_negated_views_are_refused():
+    """Their memory has the numbers with the other sign."""
+    kv, value = kt._job.job().store, torch.complex(torch.ones(3), torch.arange(3.0))
+    views = value.conj().imag, value[None].conj().imag.T, value[1].conj().imag, value[:1].conj().imag
+    for view in views:
+        assert view.is_neg()
+        with pytest.raises(kvstore.InvalidArgumentError, match=r"resolve_neg\(\)"):
+            kv.init("negated", view)
+    kv.init("negated", value.conj().imag.resolve_neg())
+    with pytest.raises(kvstore.InvalidArgumentError, match=r"resolve_neg\(\)"):
+        kv.pull("negated", out=value.conj().imag)
+    out = torch.zeros(3)
+    kv.pull("negated", out=out)
+    assert torch.equal(out, -torch.arange(3.0))
+    with pytest.raises(kvstore.InvalidArgumentError, match=r"resolve_neg\(\)"):
+        kv.bind("negated", value.conj().imag)
