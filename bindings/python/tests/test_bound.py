@@ -306,6 +306,19 @@ class TestTorch:
         with pytest.raises(kvstore.InvalidArgumentError, match="the memory of the value"):
             bound.push()
 
+    def test_a_tensor_that_is_transposed_in_place_is_not_read_as_it_was(self, kv):
+        torch = self.torch
+        value, out = torch.arange(4.0).reshape(2, 2), torch.zeros(2, 2)
+        kv.init(1, value)
+        bound = kv.bind(1, value, out)
+        bound.pushpull()
+        value.t_()
+        with pytest.raises(kvstore.InvalidArgumentError, match="the memory of the value"):
+            bound.pushpull()
+        value.t_()
+        bound.pushpull()
+        assert out.tolist() == [[0, 1], [2, 3]]
+
     def test_other_tensors_than_torch_keep_their_memory(self, kv):
         class Array:
             """What knows DLPack only."""

@@ -60,6 +60,21 @@ impl Tensor {
         }
     }
 
+    /// The strides in elements; none if they are not named.
+    ///
+    /// # Safety
+    ///
+    /// Strides that are named are `ndim`.
+    pub unsafe fn strides(&self) -> &[i64] {
+        match usize::try_from(self.ndim) {
+            // SAFETY: the caller's promise.
+            Ok(ndim) if ndim > 0 && !self.strides.is_null() => unsafe {
+                std::slice::from_raw_parts(self.strides, ndim)
+            },
+            _ => &[],
+        }
+    }
+
     /// Bytes of the elements without gaps.
     ///
     /// # Safety
@@ -79,15 +94,10 @@ impl Tensor {
     /// The shape has `ndim` extents, and strides, if there are any, are as many.
     pub unsafe fn is_row_major_array(&self) -> bool {
         // SAFETY: the caller's promise.
-        let extents = unsafe { self.extents() };
+        let (extents, strides) = unsafe { (self.extents(), self.strides()) };
         let mut count = 1;
         for (at, &extent) in extents.iter().enumerate().rev() {
-            let stride = if self.strides.is_null() {
-                count
-            } else {
-                // SAFETY: the caller's promise.
-                unsafe { *self.strides.add(at) }
-            };
+            let stride = strides.get(at).copied().unwrap_or(count);
             if extent > 1 && stride != count {
                 return false;
             }

@@ -40,19 +40,62 @@ struct Fields {
     data: *mut c_void,
     ndim: c_int,
     dimensions: *const i64,
+    strides: *const i64,
+    base: *mut PyObject,
+    descr: *mut PyObject,
 }
 
-/// Whether an array still has its elements at an address, and these extents. Reads no attribute, and
-/// so may be asked of thousands of arrays in a call.
-#[inline]
-pub fn is_at(array: &Bound<'_, PyAny>, start: usize, extents: &[i64]) -> bool {
-    // SAFETY: an array of numpy begins with these fields; the GIL is held.
-    unsafe {
-        let fields = &*array.as_ptr().cast::<Fields>();
-        fields.data.addr() == start
-            && usize::try_from(fields.ndim) == Ok(extents.len())
-            && (extents.is_empty()
-                || *std::slice::from_raw_parts(fields.dimensions, extents.len()) == *extents)
+/// What of an array a program may change in place: `resize()`, `shape`, `strides`, `dtype`.
+#[derive(PartialEq, Eq)]
+pub struct Layout {
+    start: usize,
+    /// Extents, then strides in bytes.
+    numbers: Box<[i64]>,
+    /// Address of the dtype, which the array keeps.
+    descr: usize,
+}
+
+impl Fields {
+    fn of<'a>(array: &'a Bound<'_, PyAny>) -> &'a Self {
+        // SAFETY: an array of numpy begins with these fields; the GIL is held.
+        unsafe { &*array.as_ptr().cast::<Self>() }
+    }
+
+    /// Extents and strides.
+    fn numbers(&self) -> [&[i64]; 2] {
+        let list = |start| match usize::try_from(self.ndim) {
+            // SAFETY: numpy has as many of both.
+            Ok(ndim) if ndim > 0 => unsafe { std::slice::from_raw_parts(start, ndim) },
+            _ => &[],
+        };
+        [list(self.dimensions), list(self.strides)]
+    }
+}
+
+impl Layout {
+    pub fn of(array: &Bound<'_, PyAny>) -> Self {
+        let fields = Fields::of(array);
+        let (start, descr) = (fields.data.addr(), fields.descr.addr());
+        Self { start, numbers: fields.numbers().concat().into(), descr }
+    }
+
+    /// Whether an array still has it. Reads no attribute, and so may be asked of thousands of arrays in a call.
+    #[inline]
+    pub fn is_of(&self, array: &Bound<'_, PyAny>) -> bool {
+        let fields = Fields::of(array);
+        let [extents, strides] = fields.numbers();
+        fields.data.addr() == self.start
+            && fields.descr.addr() == self.descr
+            && extents.len() + strides.len() == self.numbers.len()
+            && self.numbers.starts_with(extents)
+            && self.numbers.ends_with(strides)
+    }
+
+    /// Whether it is that of these elements.
+    pub fn is_at(&self, start: usize, extents: &[i64]) -> bool {
+        self.start == start
+            && self.numbers.len() == 2 * extents.len()
+            && self.numbers.starts_with(extents)
     }
 }
 

@@ -11,19 +11,18 @@ use pyo3::prelude::*;
 use crate::dlpack::Table;
 use crate::kinds::{Kind, Way};
 use crate::library::{Dtype, Tensor};
-use crate::numpy;
+use crate::numpy::{self, Layout};
 
 /// How the place of an array is found again.
-#[derive(Clone, Copy)]
 enum Look {
     /// numpy's own structure.
-    Fields,
+    Fields(Layout),
     /// numpy's interface, if the structure is not the known one.
     Interface,
     /// PyTorch's table.
     Table(&'static Table),
-    /// PyTorch's method, before it had a table.
-    DataPtr,
+    /// PyTorch's methods, before it had a table.
+    Methods,
     /// An export keeps the memory, and has no other place.
     Nowhere,
 }
@@ -36,6 +35,7 @@ pub struct Watched {
     look: Look,
     start: usize,
     extents: Box<[i64]>,
+    strides: Box<[i64]>,
     dtype: Dtype,
 }
 
@@ -43,47 +43,78 @@ impl Watched {
     /// # Errors
     /// What the array's package raises.
     pub fn new(key: u64, array: &Bound<'_, PyAny>, kind: Kind, tensor: &Tensor) -> PyResult<Self> {
+        // SAFETY: its package has described the array, which is held.
+        let (extents, strides) = unsafe { (tensor.extents(), tensor.strides()) };
+        let mut strides = strides.to_vec();
         let look = match kind.way {
-            Way::Numpy => Look::Fields,
+            Way::Numpy => {
+                let layout = Layout::of(array);
+                // As long as numpy's structure is the known one.
+                if layout.is_at(tensor.start(), extents) {
+                    Look::Fields(layout)
+                } else {
+                    numpy::describe(array, &mut strides)?;
+                    Look::Interface
+                }
+            }
             Way::Table(table) if kind.is_torch() => Look::Table(table),
-            Way::Capsule if kind.is_torch() => Look::DataPtr,
+            Way::Capsule if kind.is_torch() => Look::Methods,
             _ => Look::Nowhere,
         };
-        // SAFETY: its package has described the array, which is held.
-        let extents = unsafe { tensor.extents() }.into();
-        let (start, dtype, held) = (tensor.start(), tensor.dtype, array.clone().unbind());
-        let mut watched = Self { key, array: held, look, start, extents, dtype };
-        if matches!(look, Look::Fields) && !watched.is_in_place(array.py())? {
-            watched.look = Look::Interface;
-        }
-        Ok(watched)
+        let (start, dtype, array) = (tensor.start(), tensor.dtype, array.clone().unbind());
+        Ok(Self {
+            key,
+            array,
+            look,
+            start,
+            extents: extents.into(),
+            strides: strides.into(),
+            dtype,
+        })
     }
 
     #[inline]
     pub fn is_in_place(&self, py: Python<'_>) -> PyResult<bool> {
         let array = self.array.bind(py);
-        match self.look {
-            Look::Fields => Ok(numpy::is_at(array, self.start, &self.extents)),
+        match &self.look {
+            Look::Fields(layout) => Ok(layout.is_of(array)),
             Look::Interface => {
-                let described = numpy::describe(array, &mut Vec::new())?;
-                Ok(self.is_like(&described.tensor))
+                let mut strides = Vec::new();
+                let described = numpy::describe(array, &mut strides)?;
+                Ok(self.is_like(&described.tensor, &strides))
             }
             Look::Table(table) => match table.borrow(array) {
-                Some(described) => Ok(self.is_like(&described?.tensor)),
+                Some(described) => {
+                    let tensor = described?.tensor;
+                    // SAFETY: its package has just described the array, which is held.
+                    Ok(self.is_like(&tensor, unsafe { tensor.strides() }))
+                }
                 None => Ok(true),
             },
-            Look::DataPtr => {
+            Look::Methods => {
+                let list = |name| array.call_method0(name)?.extract::<Vec<i64>>();
                 let start: usize = array.call_method0(intern!(py, "data_ptr"))?.extract()?;
-                Ok(start == self.start)
+                // An export has other strides for extents of 1.
+                let extents = list(intern!(py, "size"))?;
+                let strides = list(intern!(py, "stride"))?;
+                let is_equal =
+                    |((extent, stride), own): ((&i64, &i64), &i64)| *extent < 2 || stride == own;
+                let pairs = || extents.iter().zip(&strides);
+                Ok(start == self.start
+                    && *extents == *self.extents
+                    && (self.strides.is_empty() || pairs().zip(&self.strides).all(is_equal)))
             }
             Look::Nowhere => Ok(true),
         }
     }
 
-    fn is_like(&self, tensor: &Tensor) -> bool {
+    fn is_like(&self, tensor: &Tensor, strides: &[i64]) -> bool {
         // SAFETY: its package has just described the array, which is held.
         let extents = unsafe { tensor.extents() };
-        tensor.start() == self.start && *extents == *self.extents && tensor.dtype == self.dtype
+        tensor.start() == self.start
+            && *extents == *self.extents
+            && *strides == *self.strides
+            && tensor.dtype == self.dtype
     }
 
     pub fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
