@@ -77,13 +77,13 @@ pub(crate) struct Value {
     pub(crate) buffer: Buffer,
     /// Pushes of the key since its init; not counted on a server.
     pub(crate) merges: u64,
-    /// Weight of the last of them; 0 if it had none.
-    pub(crate) weight: f64,
     /// The optimizer's state of the key.
     pub(crate) state: Option<OptimizerState>,
     /// The memory of a key on a device; the buffer is empty then.
     #[cfg(feature = "cuda")]
     pub(crate) device: Option<Box<KeyMemory>>,
+    /// The last weight of a push, and the push by its number: pushes without a weight write nothing here.
+    weighed: Option<Box<(u64, f64)>>,
 }
 
 impl Value {
@@ -93,11 +93,28 @@ impl Value {
             residuals: None,
             buffer,
             merges: 0,
-            weight: 0.0,
             state: None,
             #[cfg(feature = "cuda")]
             device: None,
+            weighed: None,
         }
+    }
+
+    /// Keeps the weight of the push that has just been counted, if it has one.
+    pub(crate) fn note_weight(&mut self, weight: Option<f64>) {
+        if let Some(weight) = weight {
+            let noted = (self.merges, weight);
+            match &mut self.weighed {
+                Some(weighed) => **weighed = noted,
+                None => self.weighed = Some(Box::new(noted)),
+            }
+        }
+    }
+
+    /// The weight of the last push; 0 if it had none.
+    pub(crate) fn weight(&self) -> f64 {
+        let last = self.weighed.as_ref().filter(|it| it.0 == self.merges);
+        last.map_or(0.0, |it| it.1)
     }
 
     pub(crate) fn is_removed(&self) -> bool {

@@ -73,7 +73,7 @@ impl Local {
         self.in_turn(call, &[key], &patience, || {
             let value = self.applier.lock_shared(call, &slot, limits)?;
             let contributors = value.merges.min(1);
-            Ok(KeyRound { round: value.merges, contributors, total_weight: value.weight })
+            Ok(KeyRound { round: value.merges, contributors, total_weight: value.weight() })
         })
     }
 

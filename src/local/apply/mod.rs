@@ -252,7 +252,7 @@ impl Applier {
             self.merge(&digesting, merger, &mut value, None)?
         };
         value.merges += 1;
-        value.weight = handling.divisor.unwrap_or(0.0);
+        value.note_weight(handling.divisor);
         self.log_round(push, handling, &value, pushed);
         Ok(KeyEnd::of(finished))
     }

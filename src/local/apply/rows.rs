@@ -76,7 +76,7 @@ impl Applier {
                 let _floats = (handling.has_updater() && !by_updater).then(DefaultFloats::enter);
                 let finished = self.merge_rows(push, &sums, &mut value, merger)?;
                 value.merges += 1;
-                value.weight = handling.divisor.unwrap_or(0.0);
+                value.note_weight(handling.divisor);
                 self.log_round(push, handling, &value, DigestedPush::default());
                 Ok(finished)
             });

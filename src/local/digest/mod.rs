@@ -177,7 +177,7 @@ impl Applier {
             value: digest,
             states,
             pushes: pushed.contributions.or(values).unwrap_or_default(),
-            weight: value.weight,
+            weight: value.weight(),
             failed: false,
         };
         log.add(record, || handling.describe());

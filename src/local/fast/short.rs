@@ -98,7 +98,6 @@ impl Applier {
         }
         value.residuals = None;
         value.merges += 1;
-        value.weight = 0.0;
         Some(())
     }
 

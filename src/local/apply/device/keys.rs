@@ -105,7 +105,6 @@ impl Applier {
             } else {
                 memory.marks.note_writer(&mark);
                 value.merges += 1;
-                value.weight = 0.0;
             }
             tally.add(&CallTally::of(group.values.len(), group.outs.len(), group.slot.bytes()));
         }

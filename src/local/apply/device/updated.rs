@@ -48,7 +48,6 @@ impl Applier {
                     self.update_copy(work, &push, updater, &mut locked[0])?;
                 }
                 locked[0].merges += 1;
-                locked[0].weight = 0.0;
             }
             let slot = Arc::clone(&group.slot);
             let pull = [KeyGroup { slot, values: 0..0, outs: group.outs.clone() }];
