@@ -151,6 +151,9 @@ fn a_peer_comes_back(is_sealed: bool) {
     assert_eq!(at_again.wait(1), [Heard::Bytes("h:1".into(), vec![5])]);
 }
 
+/// Time in which a peer that has come back answers.
+const LATE_ANSWER: Duration = Duration::from_secs(1);
+
 #[test]
 fn a_peer_that_does_not_answer_is_given_up_within_two_seconds() {
     if !is_there() {
@@ -170,6 +173,8 @@ fn a_peer_that_does_not_answer_is_given_up_within_two_seconds() {
     assert!(begin.elapsed() < CONTACT + Duration::from_secs(1), "{:?}", begin.elapsed());
     assert!(reason.contains("no answer"), "{reason}");
     drop(held);
+    // UCX 1.13 ends the process if the caller of a connection goes while it is answered (openucx/ucx#8175).
+    std::thread::sleep(LATE_ANSWER);
 }
 
 #[test]

@@ -64,7 +64,7 @@ pub enum ServerAction<D> {
         setting: u64,
         /// Weight, as [`Worker::weigh`](crate::Worker::weigh) got it; 0 without one.
         weight: u64,
-        /// Part of the tree, as [`Worker::set_part`](crate::Worker::place) got it; 0 without one.
+        /// Part of the tree, as [`Worker::set_part`](crate::Worker::set_part) got it; 0 without one.
         part: u64,
         /// Contribution, of the length of the slice if it is raw.
         data: D,
