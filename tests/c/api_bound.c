@@ -13,7 +13,8 @@ typedef struct lists {
 
 /* A number whose sums depend on their order. */
 static float number_at(int pair, int at, int step) {
-    return (float)((pair * 7919 + at * 104729 + step * 1299709) % 16777213) / 257.0f - 30000.0f;
+    const int64_t number = pair * 7919LL + at * 104729LL + step * 1299709LL;
+    return (float)(number % 16777213) / 257.0f - 30000.0f;
 }
 
 static void fill(lists *of, int step) {
