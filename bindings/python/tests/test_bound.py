@@ -319,6 +319,38 @@ class TestTorch:
         bound.pushpull()
         assert out.tolist() == [[0, 1], [2, 3]]
 
+    def test_a_torch_without_a_table_is_asked_by_its_methods(self, run):
+        result = run(
+            "-c",
+            """
+import torch
+if hasattr(torch.Tensor, "__dlpack_c_exchange_api__"):
+    del torch.Tensor.__dlpack_c_exchange_api__
+import kvstore
+kv = kvstore.create("local")
+value, column = torch.arange(4.0).reshape(2, 2), torch.ones(4, 1)[::2]
+kv.init([1, 2], [value, column])
+bound = kv.bind([1, 2], [value, column], [torch.zeros(2, 2), torch.zeros(2, 1)])
+
+def check_refused():
+    try:
+        bound.push()
+    except kvstore.InvalidArgumentError as error:
+        assert "key 1: the memory of the value" in str(error)
+        return
+    raise AssertionError("it was pushed as it was bound")
+
+bound.pushpull()
+value.t_()
+check_refused()
+value.t_()
+bound.pushpull()
+value.data = torch.ones(2, 2)
+check_refused()
+""",
+        )
+        assert (result.returncode, result.stderr) == (0, "")
+
     def test_other_tensors_than_torch_keep_their_memory(self, kv):
         class Array:
             """What knows DLPack only."""

@@ -7,6 +7,7 @@
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
 use pyo3::prelude::*;
+use pyo3::types::PyString;
 
 use crate::dlpack::Table;
 use crate::kinds::{Kind, Way};
@@ -58,7 +59,11 @@ impl Watched {
                 }
             }
             Way::Table(table) if kind.is_torch() => Look::Table(table),
-            Way::Capsule if kind.is_torch() => Look::Methods,
+            Way::Capsule if kind.is_torch() => {
+                // An export has other strides for extents of 1.
+                strides = numbers(array, intern!(array.py(), "stride"))?;
+                Look::Methods
+            }
             _ => Look::Nowhere,
         };
         let (start, dtype, array) = (tensor.start(), tensor.dtype, array.clone().unbind());
@@ -92,17 +97,10 @@ impl Watched {
                 None => Ok(true),
             },
             Look::Methods => {
-                let list = |name| array.call_method0(name)?.extract::<Vec<i64>>();
                 let start: usize = array.call_method0(intern!(py, "data_ptr"))?.extract()?;
-                // An export has other strides for extents of 1.
-                let extents = list(intern!(py, "size"))?;
-                let strides = list(intern!(py, "stride"))?;
-                let is_equal =
-                    |((extent, stride), own): ((&i64, &i64), &i64)| *extent < 2 || stride == own;
-                let pairs = || extents.iter().zip(&strides);
                 Ok(start == self.start
-                    && *extents == *self.extents
-                    && (self.strides.is_empty() || pairs().zip(&self.strides).all(is_equal)))
+                    && numbers(array, intern!(py, "size"))? == *self.extents
+                    && numbers(array, intern!(py, "stride"))? == *self.strides)
             }
             Look::Nowhere => Ok(true),
         }
@@ -120,4 +118,9 @@ impl Watched {
     pub fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
         visit.call(&self.array)
     }
+}
+
+/// What a method of PyTorch gives: extents, or strides in elements.
+fn numbers(array: &Bound<'_, PyAny>, method: &Bound<'_, PyString>) -> PyResult<Vec<i64>> {
+    array.call_method0(method)?.extract()
 }
