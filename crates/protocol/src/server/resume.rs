@@ -32,10 +32,7 @@ impl<D: Data> Server<D> {
     /// A worker says that all take part in a resume.
     pub(super) fn resume(&mut self, rank: u32, point: ResumePoint) {
         if point.number <= self.resumption.last.number {
-            self.post(
-                rank,
-                Resumed::from(ResumePoint { number: point.number, ..ResumePoint::default() }),
-            );
+            self.post(rank, resumed(point));
             return;
         }
         self.resumption.next = Some(point);
@@ -60,7 +57,11 @@ impl<D: Data> Server<D> {
             *done = self.resumption.readers.contains(rank);
         }
         let asked = std::mem::take(&mut self.resumption.asked);
-        let said = ResumePoint { number: point.number, ..ResumePoint::default() };
-        asked.iter().for_each(|rank| self.post(rank, Resumed::from(said)));
+        asked.iter().for_each(|rank| self.post(rank, resumed(point)));
     }
+}
+
+/// The answer to a worker that has asked for a resume: its number.
+fn resumed(point: ResumePoint) -> Resumed {
+    Resumed::from(ResumePoint { number: point.number, ..ResumePoint::default() })
 }
