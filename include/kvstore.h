@@ -1671,7 +1671,8 @@ const char *kv_last_error(void);
 /**
  * Says why an updater fails: call it inside the updater, before returning an error status.
  *
- * The text becomes part of the message that the failing push leaves in kv_last_error().
+ * The text becomes part of the message that the failing push, or kv_load_values(), leaves in
+ * kv_last_error().
  *
  * @param message  NUL-terminated text, copied; invalid UTF-8 is replaced. NULL removes the text.
  *
