@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::Local;
 use super::apply::{Applier, KeyPush};
-use super::merge::{Compression, Team};
+use super::merge::Compression;
 use super::merger::Merger;
 use super::table::Value;
 use crate::codec::{self, Codec, Residuals};
@@ -100,7 +100,7 @@ impl Applier {
         let (slot, values) = (push.slot, push.values);
         Residuals::prepare(codec, kept, values.len(), slot.count, stored.as_ptr())
             .and_then(|residuals| {
-                let team = Team { divisor: push.divisor, ..self.team };
+                let team = self.team.divided_by(push.divisor);
                 team.compression(codec, slot, values, residuals, sum)
             })
             .map_err(|error| self.at(push, &error))

@@ -38,13 +38,22 @@ impl Updater {
         input: &Tensor<'_>,
         stored: &mut TensorMut<'_>,
     ) -> Result<()> {
-        let inside = CallbackScope::enter(store, CallbackKind::Updater);
-        let outcome = panics::catch(|| (self.function)(key, input, stored));
-        drop(inside);
-        match outcome {
-            Ok(Ok(())) => Ok(()),
-            Ok(Err(error)) => Err(fail!(Callback, "the updater failed: {error}")),
-            Err(panic) => Err(fail!(Callback, "the updater panicked: {panic}")),
-        }
+        run_users(store, "the updater", || (self.function)(key, input, stored))
+    }
+}
+
+/// Runs code of the user that may not call the store; `what` names it in the error.
+pub(super) fn run_users<T>(
+    store: u64,
+    what: &str,
+    code: impl FnOnce() -> std::result::Result<T, UpdaterError>,
+) -> Result<T> {
+    let inside = CallbackScope::enter(store, CallbackKind::Updater);
+    let outcome = panics::catch(code);
+    drop(inside);
+    match outcome {
+        Ok(Ok(result)) => Ok(result),
+        Ok(Err(error)) => Err(fail!(Callback, "{what} failed: {error}")),
+        Err(panic) => Err(fail!(Callback, "{what} panicked: {panic}")),
     }
 }

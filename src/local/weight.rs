@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::Local;
 use super::apply::CallLimits;
 use super::plan::Plan;
+#[cfg(feature = "cuda")]
+use crate::error::Error;
 use crate::error::{Result, fail};
 use crate::key::{Key, KeyRound};
 
@@ -104,15 +106,20 @@ impl Local {
             }
             #[cfg(feature = "cuda")]
             if !plan.queues.is_empty() {
-                return Err(fail!(
-                    Unsupported,
-                    "{call}: {}: pushes with a weight are not served on GPUs yet; push without a weight \
-                     (clear_weight) and divide the gradients, or use tensors and keys in host memory",
-                    key()
-                ));
+                return Err(no_weight_on_a_gpu(call, &key()));
             }
         }
         plan.divisor = Some(weight);
         Ok(())
     }
+}
+
+/// The refusal of a push with a weight in GPU memory.
+#[cfg(feature = "cuda")]
+pub(crate) fn no_weight_on_a_gpu(call: &str, key: &str) -> Error {
+    fail!(
+        Unsupported,
+        "{call}: {key}: pushes with a weight are not served on GPUs yet; push without a weight \
+         (clear_weight) and divide the gradients, or use tensors and keys in host memory"
+    )
 }

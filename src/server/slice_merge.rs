@@ -55,7 +55,7 @@ pub(super) fn divide(of: SliceContext<'_>, sum: Lent, by: Divided<'_>) -> Result
     let SliceContext { slot, local, blocks } = of;
     let wide = wide_slot(slot)?;
     let quotient = blocks.take(wide.bytes())?;
-    let team = Team { divisor: by.divisor, ..local.keys.team };
+    let team = local.keys.team.divided_by(by.divisor);
     let divided = {
         let _floats = DefaultFloats::enter();
         team.sum(&wide, &[sum], &quotient)
@@ -87,7 +87,7 @@ pub(super) fn fold(
         let so_far = before.as_ref().map(|sum| Lent::of(Array::of(&sum.buffer, sum.dtype)));
         let values: SmallVec<[Lent; 2]> =
             so_far.into_iter().chain([lent(bytes, slot.dtype)]).collect();
-        Team { divisor, ..local.keys.team }.sum(&wide, &values, &buffer)
+        local.keys.team.divided_by(divisor).sum(&wide, &values, &buffer)
     });
     if let Some(before) = before {
         blocks.give_back(before.buffer);

@@ -290,7 +290,7 @@ impl Applier {
             }
             _ => {
                 let merged = self.borrow_buffer(slot)?;
-                let team = Team { divisor: push.divisor, ..self.team };
+                let team = self.team.divided_by(push.divisor);
                 let result = with_default_floats(|| team.sum(slot, values, &merged))
                     .and_then(|()| self.update(push, updater, merged.as_ptr(), value, None));
                 self.buffers.lock().push(merged);

@@ -8,7 +8,9 @@ use crate::error::Result;
 use crate::kernel::SumOrder;
 use crate::local::counters::CallTally;
 use crate::local::digest::DigestedPush;
-use crate::local::merge::{RowSums, Team};
+use crate::local::merge::RowSums;
+#[cfg(feature = "dist")]
+use crate::local::merge::Team;
 use crate::local::merger::{Handling, Merger};
 #[cfg(feature = "dist")]
 use crate::local::plan::RowsOf;
@@ -132,7 +134,7 @@ impl Applier {
         merger: &Merger,
     ) -> Result<bool> {
         let slot = push.slot;
-        let team = Team { divisor: push.divisor, ..self.team };
+        let team = self.team.divided_by(push.divisor);
         match merger {
             Merger::Assign => team.rows(slot, sums, &value.buffer).assign(),
             Merger::Optimizer(optimizer) if optimizer.is_lazy(slot.key) => {
@@ -166,7 +168,7 @@ impl Applier {
         let (slot, Value { buffer, state, .. }) = (push.slot, value);
         let prepared = self.prepare(slot, optimizer, buffer, state, true);
         let (state, arrays) = prepared.map_err(|error| self.at(push, &error))?;
-        let team = Team { divisor: push.divisor, ..self.team };
+        let team = self.team.divided_by(push.divisor);
         let mut passes = team.row_passes(slot, sums, &arrays, buffer);
         optimizer.push(slot.key, state, &mut passes);
         Ok(())

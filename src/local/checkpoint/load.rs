@@ -57,9 +57,11 @@ impl Local {
             (Some(foreign), _) => self.values_of(&foreign, namer).map_err(&at_file)?,
             (None, None) => Loaded::read(path).map_err(&at_file)?,
             (None, Some(_)) => {
-                let text = "it is a checkpoint of a store, whose keys have their names; load it without a \
-                            function of names";
-                return Err(at_file(fail!(Unsupported, "{text}")));
+                return Err(at_file(fail!(
+                    Unsupported,
+                    "it is a checkpoint of a store, whose keys have their names; load it without a \
+                     function of names"
+                )));
             }
         };
         if loaded.rules.workers != workers {

@@ -1,14 +1,12 @@
 //! Names of keys for the tensors of a file.
 
 use std::collections::HashMap;
-use std::error::Error as StdError;
 
+use super::super::updater::{UpdaterError, run_users};
 use crate::error::{Result, fail};
-use crate::panics;
-use crate::reentry::{CallbackKind, CallbackScope};
 
 /// What the caller's function says of a tensor.
-type Named = std::result::Result<Option<String>, Box<dyn StdError + Send + Sync>>;
+type Named = std::result::Result<Option<String>, UpdaterError>;
 
 /// The caller's function that names the key of each tensor of a file (also called: a mapping of keys).
 #[derive(Clone, Copy)]
@@ -17,20 +15,13 @@ pub(crate) struct KeyNamer<'a>(pub(crate) &'a dyn Fn(&str) -> Named);
 impl KeyNamer<'_> {
     /// The name of a tensor's key; None if the caller leaves the tensor out.
     fn name(self, store: u64, tensor: &str) -> Result<Option<String>> {
-        let inside = CallbackScope::enter(store, CallbackKind::Updater);
-        let outcome = panics::catch(|| (self.0)(tensor));
-        drop(inside);
-        match outcome {
-            Ok(Ok(Some(name))) if name.contains('\0') => {
+        let named = run_users(store, "the function of names", || (self.0)(tensor))
+            .map_err(|error| error.at(format_args!("tensor {tensor:?}")))?;
+        match named {
+            Some(name) if name.contains('\0') => {
                 Err(fail!(InvalidArgument, "tensor {tensor:?}: the name {name:?} has a NUL"))
             }
-            Ok(Ok(named)) => Ok(named),
-            Ok(Err(error)) => {
-                Err(fail!(Callback, "tensor {tensor:?}: the function of names failed: {error}"))
-            }
-            Err(panic) => {
-                Err(fail!(Callback, "tensor {tensor:?}: the function of names panicked: {panic}"))
-            }
+            named => Ok(named),
         }
     }
 }

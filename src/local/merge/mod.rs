@@ -200,9 +200,14 @@ impl<'t> Team<'t> {
         self.undivided().sum(slot, &[Lent::of(Array::of(src, slot.dtype))], dst)
     }
 
+    /// The same, whose sums are divided by a number.
+    pub(crate) fn divided_by(self, divisor: Option<f64>) -> Self {
+        Self { divisor, ..self }
+    }
+
     /// The same for copies.
     fn undivided(self) -> Self {
-        Self { divisor: None, ..self }
+        self.divided_by(None)
     }
 
     /// Whether a step that touches so many bytes is one short pass on this thread.

@@ -20,6 +20,7 @@ use crate::local::counters::CallTally;
 use crate::local::merger::{Handling, Merger};
 use crate::local::plan::{KeyGroup, Plan, PlannedOut};
 use crate::local::table::Slot;
+use crate::local::weight::no_weight_on_a_gpu;
 use crate::tensor::Lent;
 use staging::Staging;
 
@@ -126,10 +127,7 @@ impl Applier {
         };
         let (call, key) = (work.name, self.names.label(group.slot.key));
         if divisor.is_some() {
-            return Err(fail!(
-                Unsupported,
-                "{call}: {key}: pushes with a weight are not served on GPUs yet"
-            ));
+            return Err(no_weight_on_a_gpu(call, &key));
         }
         Err(fail!(
             Unsupported,
