@@ -164,6 +164,7 @@
 
 mod bit_set;
 mod drops;
+mod exchange;
 mod job;
 mod machine;
 mod membership;
@@ -184,6 +185,7 @@ pub mod testing;
 mod worker;
 
 pub use drops::{DropCount, DropReason};
+pub use exchange::{ExchangeAction, ExchangeId, ExchangePlan, ExchangeTerms, Exchanges, PIECE};
 pub use job::{
     Data, Failure, JobTerms, LONGEST_MS, Limits, MS, Mode, NO_RANK, OnLoss, Peer, Reason, Role,
     SumOrder, Time,

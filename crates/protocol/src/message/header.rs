@@ -149,13 +149,19 @@ kinds! {
     Resume = 50,
     /// No worker is done any more, said by the scheduler with the counts of all, or by a server.
     Resumed = 51,
+    /// A piece of what a worker sends to another one in an exchange.
+    Segment = 52,
+    /// A worker has begun an exchange.
+    Begun = 53,
+    /// A worker has given an exchange up.
+    GivenUp = 54,
 }
 
 impl MessageKind {
     /// Whether the payload is a slice, [`Body::Data`](crate::Body::Data), rather than fields.
     #[must_use]
     pub fn carries_data(self) -> bool {
-        matches!(self, Self::Init | Self::Push | Self::Value | Self::Restore)
+        matches!(self, Self::Init | Self::Push | Self::Value | Self::Restore | Self::Segment)
     }
 }
 

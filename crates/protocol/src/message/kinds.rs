@@ -27,6 +27,9 @@ pub(crate) const NO_GENERATION: &str = "generations of a key begin at 1";
 pub(crate) const NO_ROUND: &str = "pushes are of rounds from 1";
 pub(crate) const NO_BARRIER: &str = "barriers have numbers from 1";
 pub(crate) const NO_RESUME: &str = "resumes have numbers from 1";
+/// Step of an exchange in which results are sent; contributions are sent in step 0.
+pub(crate) const LAST_STEP: u32 = 1;
+pub(crate) const NO_EXCHANGE: &str = "exchanges have numbers from 1";
 pub(crate) const TOO_LONG: &str = "the slice ends behind its value";
 
 /// The field of a header that a field of a struct stands for: the one of its name, or the one given.
@@ -311,6 +314,27 @@ messages! {
         number: u64 = round, pushes: u64 = total, barriers: u64 = request, agreements: u64 = setting,
     } [
         number == 0 => NO_RESUME,
+    ]
+    /// A piece of what a worker sends to another one in an exchange: of its contribution, or of a result.
+    Segment<D> {
+        exchange: u64 = key, what: u32 = generation, root: u64 = round, dtype: u64 = setting,
+        count: u64 = request, step: u32 = slice, offset: u64, total: u64,
+        => data: D
+    } [
+        exchange == 0 => NO_EXCHANGE,
+        step > LAST_STEP => "an exchange has two steps",
+        data.len() == 0 || offset.saturating_add(data.len()) > total => "the piece is not of its segment",
+    ]
+    /// A worker has begun an exchange: it takes segments of any size.
+    Begun {
+        exchange: u64 = key, what: u32 = generation, root: u64 = round, dtype: u64 = setting,
+        count: u64 = request,
+    } [
+        exchange == 0 => NO_EXCHANGE,
+    ]
+    /// A worker has given an exchange up, which therefore fails for all.
+    GivenUp { exchange: u64 = key, => failure: Failure } [
+        exchange == 0 => NO_EXCHANGE,
     ]
     /// Statistics of a member, or the request for them.
     Report { => facts: Option<Box<ProcessStats>> }

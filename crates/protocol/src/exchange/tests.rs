@@ -1,0 +1,449 @@
+//! Exchanges of several workers in one thread, over a network that loses, duplicates, delays and reorders frames.
+
+use std::collections::BTreeMap;
+
+use super::{ExchangeAction, ExchangeId, ExchangePlan, ExchangeTerms, Exchanges};
+use crate::job::{Data as _, Failure, Limits, MS, Reason, Time};
+use crate::machine::Machine as _;
+use crate::message::Message;
+use crate::sim::{Bytes, limits};
+use crate::testing::Random;
+
+const DEADLINE: Time = 60_000 * MS;
+
+/// What the workers do together; lengths are in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Call {
+    /// Each reduces a part, and sends the result to all.
+    AllReduce(u64),
+    /// All send everything to all, and each reduces it.
+    AtOnce(u64),
+    /// The root sends something to all others.
+    Broadcast { root: u32, len: u64 },
+    /// Worker r sends a segment to s, of a length that depends on both.
+    AllToAll(u64),
+}
+
+struct Worker {
+    machine: Exchanges<Bytes>,
+    program: Vec<Call>,
+    /// By exchange: what is received, by sender and step, and the own result.
+    received: BTreeMap<(ExchangeId, u32, bool), Vec<u8>>,
+    reduced: BTreeMap<ExchangeId, Vec<u8>>,
+    results: Vec<Result<(), Failure>>,
+    /// Exchanges under way, at most two.
+    open: usize,
+    dead: bool,
+}
+
+struct Cluster {
+    workers: Vec<Worker>,
+    now: Time,
+    network: Vec<(Time, usize, Message<Bytes>)>,
+    random: Random,
+    loss: u64,
+}
+
+fn contribution(rank: u32, exchange: ExchangeId, to: u32, len: u64) -> Vec<u8> {
+    let seed = u64::from(rank) * 31 + exchange * 7 + u64::from(to) * 13;
+    (0..len).map(|at| (seed + at * at) as u8).collect()
+}
+
+/// No order of ranks but the ascending one gives the same.
+fn combine(all: &[Vec<u8>]) -> Vec<u8> {
+    let at = |index: usize| {
+        all.iter().fold(1u8, |sum, part| sum.wrapping_mul(31).wrapping_add(part[index]))
+    };
+    (0..all[0].len()).map(at).collect()
+}
+
+/// The part of an array that a rank reduces.
+fn part(rank: u32, workers: u32, len: u64) -> (u64, u64) {
+    let each = len.div_ceil(u64::from(workers));
+    let start = (each * u64::from(rank)).min(len);
+    (start, each.min(len - start))
+}
+
+fn segment_of(from: u32, to: u32, len: u64) -> u64 {
+    (u64::from(from) * 5 + u64::from(to) * 3 + len) % (len + 1)
+}
+
+fn describe(terms: &ExchangeTerms) -> String {
+    format!("call {} of {}", terms.what, terms.count)
+}
+
+fn plan(call: Call, me: u32, workers: u32, id: ExchangeId, deadline: Time) -> ExchangePlan<Bytes> {
+    let ranks = || 0..workers;
+    let data = |bytes: Vec<u8>| (!bytes.is_empty()).then(|| Bytes::new(&bytes));
+    let mut plan = ExchangePlan {
+        terms: ExchangeTerms { what: 0, root: 0, dtype: 1, count: 0 },
+        deadline,
+        sends: ranks().map(|_| None).collect(),
+        is_lent: id % 2 == 0,
+        receives: ranks().map(|_| 0).collect(),
+        reduces: 0,
+        result_receivers: Vec::new(),
+        results: ranks().map(|_| 0).collect(),
+    };
+    let others = || ranks().filter(|rank| *rank != me);
+    match call {
+        Call::AllReduce(len) => {
+            (plan.terms.what, plan.terms.count) = (1, len);
+            let whole = contribution(me, id, 0, len);
+            let own = part(me, workers, len).1;
+            plan.reduces = own;
+            for rank in others() {
+                let (start, bytes) = part(rank, workers, len);
+                let piece = whole[start as usize..][..bytes as usize].to_vec();
+                plan.sends[rank as usize] = data(piece);
+                plan.receives[rank as usize] = own;
+                plan.results[rank as usize] = bytes;
+            }
+            plan.result_receivers = if own > 0 { others().collect() } else { Vec::new() };
+        }
+        Call::AtOnce(len) => {
+            (plan.terms.what, plan.terms.count) = (2, len);
+            plan.reduces = len;
+            for rank in others() {
+                plan.sends[rank as usize] = data(contribution(me, id, 0, len));
+                plan.receives[rank as usize] = len;
+            }
+        }
+        Call::Broadcast { root, len } => {
+            (plan.terms.what, plan.terms.root, plan.terms.count) = (3, root, len);
+            if me == root {
+                for rank in others() {
+                    plan.sends[rank as usize] = data(contribution(me, id, 0, len));
+                }
+            } else {
+                plan.receives[root as usize] = len;
+            }
+        }
+        Call::AllToAll(len) => {
+            plan.terms.what = 4;
+            for rank in others() {
+                plan.sends[rank as usize] =
+                    data(contribution(me, id, rank, segment_of(me, rank, len)));
+                plan.receives[rank as usize] = segment_of(rank, me, len);
+            }
+        }
+    }
+    plan
+}
+
+impl Worker {
+    fn begin(&mut self, now: Time, workers: u32, deadline: Time) {
+        let me = self.machine.rank();
+        while self.open < 2 && self.results.len() + self.open < self.program.len() {
+            let call = self.program[self.results.len() + self.open];
+            let id = self.machine.last + 1;
+            assert_eq!(self.machine.begin(plan(call, me, workers, id, deadline), now), id);
+            self.open += 1;
+        }
+    }
+
+    fn carry_out(&mut self, workers: u32) {
+        loop {
+            let actions: Vec<_> = self.machine.actions().collect();
+            if actions.is_empty() {
+                return;
+            }
+            for action in actions {
+                match action {
+                    ExchangeAction::Reduce { exchange, at, pieces } => {
+                        self.reduce(exchange, at, &pieces, workers)
+                    }
+                    ExchangeAction::Fill { exchange, from, is_result, at, data } => {
+                        let all = self.received.entry((exchange, from, is_result)).or_default();
+                        all.resize(all.len().max(at as usize + data.len() as usize), 0);
+                        all[at as usize..][..data.len() as usize].copy_from_slice(data.bytes());
+                    }
+                    ExchangeAction::Finished { result, .. } => {
+                        self.results.push(result);
+                        self.open -= 1;
+                    }
+                }
+            }
+        }
+    }
+
+    fn reduce(&mut self, id: ExchangeId, at: u64, pieces: &[(u32, Bytes)], workers: u32) {
+        let me = self.machine.rank();
+        let (own, start) = match self.program[id as usize - 1] {
+            Call::AllReduce(len) => (contribution(me, id, 0, len), part(me, workers, len).0),
+            Call::AtOnce(len) => (contribution(me, id, 0, len), 0),
+            other => panic!("{other:?} reduces nothing"),
+        };
+        let len = pieces[0].1.len();
+        let own = own[(start + at) as usize..][..len as usize].to_vec();
+        let mut all: Vec<(u32, Vec<u8>)> =
+            pieces.iter().map(|(rank, data)| (*rank, data.bytes().to_vec())).collect();
+        assert!(all.is_sorted_by_key(|(rank, _)| *rank));
+        all.insert(me as usize, (me, own));
+        let result = combine(&all.into_iter().map(|(_, bytes)| bytes).collect::<Vec<_>>());
+        let reduced = self.reduced.entry(id).or_default();
+        reduced.resize(reduced.len().max(at as usize + result.len()), 0);
+        reduced[at as usize..][..result.len()].copy_from_slice(&result);
+        self.machine.reduced(id, at, &Bytes::new(&result));
+    }
+
+    /// What the worker has of an exchange equals what it should have.
+    fn check(&self, id: ExchangeId, workers: u32) {
+        let me = self.machine.rank();
+        let all = |len: u64| {
+            let each: Vec<_> = (0..workers).map(|rank| contribution(rank, id, 0, len)).collect();
+            combine(&each)
+        };
+        let got = |from: u32, is_result: bool| {
+            self.received.get(&(id, from, is_result)).cloned().unwrap_or_default()
+        };
+        match self.program[id as usize - 1] {
+            Call::AllReduce(len) => {
+                let mut whole = Vec::new();
+                for rank in 0..workers {
+                    let own = || self.reduced.get(&id).cloned().unwrap_or_default();
+                    whole.extend(if rank == me { own() } else { got(rank, true) });
+                }
+                assert_eq!(whole, all(len), "exchange {id} at {me}");
+            }
+            Call::AtOnce(len) => {
+                assert_eq!(self.reduced.get(&id).cloned().unwrap_or_default(), all(len))
+            }
+            Call::Broadcast { root, len } if root != me => {
+                assert_eq!(got(root, false), contribution(root, id, 0, len));
+            }
+            Call::Broadcast { .. } => {}
+            Call::AllToAll(len) => {
+                for rank in (0..workers).filter(|rank| *rank != me) {
+                    assert_eq!(
+                        got(rank, false),
+                        contribution(rank, id, me, segment_of(rank, me, len))
+                    );
+                }
+            }
+        }
+    }
+}
+
+impl Cluster {
+    fn new(seed: u64, programs: Vec<Vec<Call>>) -> Self {
+        let workers = programs.len() as u32;
+        let limits = Limits { workers, ..limits() };
+        let of = |(rank, program)| {
+            let machine = Exchanges::new(limits.clone(), rank, 7 + u64::from(rank), describe, 0);
+            let (received, reduced) = Default::default();
+            Worker {
+                machine,
+                program,
+                received,
+                reduced,
+                results: Vec::new(),
+                open: 0,
+                dead: false,
+            }
+        };
+        let workers = (0..).zip(programs).map(of).collect();
+        Self { workers, now: 0, network: Vec::new(), random: Random::new(seed), loss: 0 }
+    }
+
+    fn connect(&mut self, rank: usize) {
+        let names: Vec<String> = (0..self.workers.len()).map(|rank| format!("w{rank}")).collect();
+        let all =
+            (0u32..).zip(&names).map(|(rank, name)| (rank, 7 + u64::from(rank), name.as_str()));
+        self.workers[rank].machine.connect(all, self.now);
+    }
+
+    /// Runs until all that live have ended their programs.
+    fn run(&mut self, deadline: Time) {
+        let count = self.workers.len() as u32;
+        let starts: Vec<Time> = (0..count).map(|_| self.random.below(50) * MS).collect();
+        let mut connected = vec![false; count as usize];
+        for _ in 0..400_000 {
+            self.now += 200;
+            for at in 0..self.workers.len() {
+                if !connected[at] && self.now >= starts[at] {
+                    connected[at] = true;
+                    self.connect(at);
+                }
+                let now = self.now;
+                let worker = &mut self.workers[at];
+                if worker.dead || !connected[at] {
+                    continue;
+                }
+                worker.begin(now, count, now + deadline);
+                if worker.machine.wake_at() <= now {
+                    worker.machine.tick(now);
+                }
+                worker.carry_out(count);
+                let frames: Vec<_> = worker.machine.send(now).collect();
+                let _ = worker.machine.news();
+                for frame in frames {
+                    self.transmit(&frame.to, frame.message);
+                }
+            }
+            self.deliver(count);
+            let is_over =
+                |worker: &Worker| worker.dead || worker.results.len() == worker.program.len();
+            if self.workers.iter().all(is_over) {
+                return;
+            }
+        }
+        panic!("an exchange does not end");
+    }
+
+    fn transmit(&mut self, to: &str, message: Message<Bytes>) {
+        let to: usize = to[1..].parse().unwrap();
+        let copies = match self.random.below(100) {
+            chance if chance < self.loss => 0,
+            chance if chance < self.loss * 3 / 2 => 2,
+            _ => 1,
+        };
+        for _ in 0..copies {
+            let delay = 100 + self.random.below(3_000);
+            self.network.push((self.now + delay, to, message.clone()));
+        }
+    }
+
+    fn deliver(&mut self, workers: u32) {
+        let now = self.now;
+        let (due, later): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.network).into_iter().partition(|(at, ..)| *at <= now);
+        self.network = later;
+        for (_, to, message) in due {
+            let worker = &mut self.workers[to];
+            if !worker.dead {
+                worker.machine.receive(message, now);
+                worker.carry_out(workers);
+            }
+        }
+    }
+
+    /// The text of the only failure of a worker.
+    fn failure(&self, rank: usize) -> (Reason, String) {
+        let failures: Vec<_> =
+            self.workers[rank].results.iter().filter_map(|it| it.clone().err()).collect();
+        assert_eq!(failures.len(), 1, "{failures:?}");
+        (failures[0].reason, failures[0].to_string())
+    }
+}
+
+fn random_call(random: &mut Random, workers: u32) -> Call {
+    let len = match random.below(4) {
+        0 => random.below(3),
+        1 => random.below(20),
+        _ => random.below(200),
+    };
+    match random.below(4) {
+        0 => Call::AllReduce(len),
+        1 => Call::AtOnce(len),
+        2 => Call::Broadcast { root: random.below(u64::from(workers)) as u32, len },
+        _ => Call::AllToAll(len),
+    }
+}
+
+#[test]
+fn random_exchanges_give_what_all_have_contributed_in_the_order_of_ranks() {
+    for seed in 0..300 {
+        let mut random = Random::new(seed);
+        let workers = 2 + random.below(3) as u32;
+        let program: Vec<Call> = (0..12).map(|_| random_call(&mut random, workers)).collect();
+        let mut cluster = Cluster::new(seed, vec![program; workers as usize]);
+        cluster.loss = random.below(20);
+        cluster.run(DEADLINE);
+        for worker in &cluster.workers {
+            assert!(worker.results.iter().all(Result::is_ok), "seed {seed}: {:?}", worker.results);
+            (1..=12).for_each(|id| worker.check(id, workers));
+            assert_eq!(worker.machine.early.len(), 0, "seed {seed}");
+            assert_eq!(
+                worker.machine.ignored().iter().filter(|it| !it.reason.is_harmless()).count(),
+                0
+            );
+        }
+    }
+}
+
+#[test]
+fn a_call_that_differs_fails_for_all_and_names_both() {
+    for (first, second) in [
+        (Call::AllReduce(80), Call::AllReduce(88)),
+        (Call::AllReduce(80), Call::AtOnce(80)),
+        (Call::AtOnce(4), Call::Broadcast { root: 0, len: 4 }),
+    ] {
+        let after = Call::AllReduce(8);
+        let mut cluster = Cluster::new(1, vec![vec![first, after], vec![second, after]]);
+        cluster.run(DEADLINE);
+        for rank in 0..2 {
+            let (reason, text) = cluster.failure(rank);
+            assert_eq!(reason, Reason::Differs, "{text}");
+            assert!(text.contains("worker 0") && text.contains("worker 1"), "{text}");
+            assert!(text.contains("call"), "{text}");
+            // The next exchange is one of both again.
+            cluster.workers[rank].check(2, 2);
+        }
+    }
+}
+
+#[test]
+fn a_worker_that_does_not_come_is_named_and_learns_that_it_is_too_late() {
+    let program = vec![Call::AllReduce(80), Call::AtOnce(8)];
+    let mut cluster = Cluster::new(3, vec![program.clone(), program.clone(), program]);
+    // The third worker begins later than the others wait.
+    cluster.workers[2].open = 2;
+    let mut begun = false;
+    let count = 3;
+    for at in 0..3 {
+        cluster.connect(at);
+    }
+    for _ in 0..20_000 {
+        cluster.now += 200;
+        let now = cluster.now;
+        if now > 2_000 * MS && !begun {
+            (begun, cluster.workers[2].open) = (true, 0);
+        }
+        for at in 0..3 {
+            let worker = &mut cluster.workers[at];
+            worker.begin(now, count, now + 1_000 * MS);
+            if worker.machine.wake_at() <= now {
+                worker.machine.tick(now);
+            }
+            worker.carry_out(count);
+            let frames: Vec<_> = worker.machine.send(now).collect();
+            let _ = worker.machine.news();
+            for frame in frames {
+                cluster.transmit(&frame.to, frame.message);
+            }
+        }
+        cluster.deliver(count);
+    }
+    for rank in 0..2 {
+        let failure = cluster.workers[rank].results[0].clone().unwrap_err();
+        assert_eq!(failure.reason, Reason::Timeout);
+        assert_eq!(failure.to_string(), "not done within 1000 ms, waiting for worker 2");
+    }
+    let late = cluster.workers[2].results[0].clone().unwrap_err();
+    assert!(late.to_string().contains("has given it up: not done within 1000 ms"), "{late}");
+}
+
+#[test]
+fn a_worker_that_ends_fails_the_exchanges_that_need_it_and_later_ones_at_once() {
+    let program =
+        vec![Call::Broadcast { root: 0, len: 8 }, Call::AllReduce(80), Call::AllReduce(16)];
+    let mut cluster = Cluster::new(5, vec![program; 3]);
+    cluster.workers[2].dead = true;
+    cluster.workers[0].machine.down("w2", 0);
+    for at in 0..3 {
+        cluster.connect(at);
+    }
+    for at in 0..2 {
+        cluster.workers[at].machine.down("w2", 0);
+    }
+    cluster.run(DEADLINE);
+    for rank in 0..2 {
+        for result in &cluster.workers[rank].results[1..] {
+            let failure = result.clone().unwrap_err();
+            assert_eq!(failure.reason, Reason::PeerLost, "{failure}");
+            assert!(failure.to_string().contains("worker 2 at w2 has ended"), "{failure}");
+        }
+    }
+    assert!(cluster.now < 1_000 * MS, "they did not wait for a timeout: {}", cluster.now / MS);
+}
