@@ -5,7 +5,7 @@ use std::vec::Drain;
 
 use crate::drops::{DropCount, Handled};
 use crate::job::{DeliveryToken, Failure, Limits, Peer, Role, Time};
-use crate::message::{BadFrame, Book, BundleParts, Message, ResumePoint};
+use crate::message::{BadFrame, Book, BundleParts, ExchangeAddress, Message, ResumePoint};
 use crate::peers::{OutgoingFrame, OutgoingMessage, PeerEvent};
 use crate::telemetry::{ProcessStats, TransportsByAddress};
 
@@ -105,6 +105,9 @@ pub(crate) enum SchedulerRequest {
     AskBarrier(u64),
     Resume(ResumePoint),
     AskResume(u64),
+    /// Where this worker listens for other workers.
+    Listen(ExchangeAddress),
+    AskMeeting,
     Done,
     Leave,
 }

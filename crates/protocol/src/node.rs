@@ -284,6 +284,8 @@ impl<D: Data, R: NodeRole<D>> Node<D, R> {
                 SchedulerRequest::Done => self.client.done(&mut self.net),
                 SchedulerRequest::Resume(point) => self.client.resume(&mut self.net, point),
                 SchedulerRequest::AskResume(resume) => Client::ask_resume(&mut self.net, resume),
+                SchedulerRequest::Listen(address) => self.client.listen(&mut self.net, address),
+                SchedulerRequest::AskMeeting => Client::ask_meeting(&mut self.net),
                 SchedulerRequest::Leave => {
                     self.leaving = true;
                     self.client.leave(&mut self.net);

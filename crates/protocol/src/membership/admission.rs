@@ -70,6 +70,7 @@ impl AuthenticatedPeer {
             hello.done = true;
             (hello.arrived, hello.passed, hello.book) = (0, 0, Book::default());
             (hello.resume, hello.resumed) = Default::default();
+            hello.exchange = Default::default();
             message.body = Body::Fields(hello.encode());
         }
         Ok(())
@@ -144,8 +145,10 @@ mod tests {
             assert_eq!(said.unwrap_err(), AdmissionError::Address, "{address}");
         }
         // Without the last fields it is the hello of an earlier release.
-        let without_resumes = own.len() - 2 * 32;
-        let earlier = [without_resumes, without_resumes - size_of::<u128>()];
+        let without_exchanges = own.len() - 10;
+        let without_resumes = without_exchanges - 2 * 32;
+        let without_launch = without_resumes - size_of::<u128>();
+        let earlier = [without_exchanges, without_resumes, without_launch];
         for end in (0..own.len()).filter(|end| !earlier.contains(end)) {
             assert!(kept(WORKER, MessageKind::Hello, own[..end].to_vec()).is_err(), "cut at {end}");
         }
@@ -169,6 +172,7 @@ mod tests {
             address: "there".into(),
             features: 5,
             cause: String::new(),
+            exchange: Default::default(),
         };
         let terms = Some(limits().terms().into());
         let book = Book { epoch: 7, terms: terms.clone(), features: 6, members: vec![lost] };

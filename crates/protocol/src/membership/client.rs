@@ -8,8 +8,8 @@ use crate::job::{
 };
 use crate::message::kinds::{Ask, Awaited, Barrier, Done, Leave, Released, Report, Resume};
 use crate::message::{
-    BadFrame, Book, Content, FEATURES, Hello, Look, MemberState, Message, MessageKind, ResumePoint,
-    SUMS_BY_TREE, Standing, Terms, VERSION, failed,
+    BadFrame, Book, Content, ExchangeAddress, FEATURES, Hello, Look, MemberState, Message,
+    MessageKind, ResumePoint, SUMS_BY_TREE, Standing, Terms, VERSION, failed,
 };
 use crate::peers::{OutgoingMessage, PeerEvent, Peers};
 use crate::stream::{CONTROL, LAST};
@@ -118,7 +118,27 @@ impl Client {
 
     /// Asks for the members that a resume waits for.
     pub(crate) fn ask_resume<D: Data>(net: &mut Peers<D>, resume: u64) {
-        let ask = Ask { key: 0, generation: 0, slice: 0, round: resume, request: 0, setting: 1 };
+        let ask = Ask {
+            key: 0,
+            generation: 0,
+            slice: 0,
+            round: resume,
+            request: 0,
+            setting: Ask::RESUMING,
+        };
+        tell(net, ask, CONTROL, None);
+    }
+
+    /// Says where this worker listens for other workers: a hello is repeated to every scheduler.
+    pub(crate) fn listen<D: Data>(&mut self, net: &mut Peers<D>, address: ExchangeAddress) {
+        self.hello.exchange = address;
+        self.introduce(net);
+    }
+
+    /// Asks for the book, with the addresses of the workers that listen so far.
+    pub(crate) fn ask_meeting<D: Data>(net: &mut Peers<D>) {
+        let ask =
+            Ask { key: 0, generation: 0, slice: 0, round: 0, request: 0, setting: Ask::MEETING };
         tell(net, ask, CONTROL, None);
     }
 

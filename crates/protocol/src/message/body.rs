@@ -27,9 +27,10 @@ impl MemberState {
 /// Mask of the features of this build, which members learn from Hello and the address book. A message that only
 /// some members take is sent to those that have its feature.
 #[cfg(not(feature = "wire-next"))]
-pub(crate) const FEATURES: u64 = SUMS_BY_TREE | WEIGHTS | RESUMES;
+pub(crate) const FEATURES: u64 = SUMS_BY_TREE | WEIGHTS | RESUMES | EXCHANGES;
 #[cfg(feature = "wire-next")]
-pub(crate) const FEATURES: u64 = SUMS_BY_TREE | WEIGHTS | RESUMES | super::next::FEATURE;
+pub(crate) const FEATURES: u64 =
+    SUMS_BY_TREE | WEIGHTS | RESUMES | EXCHANGES | super::next::FEATURE;
 
 /// Bit of the features: the member knows the term `sum_order`.
 pub(crate) const SUMS_BY_TREE: u64 = 1;
@@ -39,6 +40,37 @@ pub const WEIGHTS: u64 = 2;
 
 /// Bit of the features: the member takes part in resumes.
 pub const RESUMES: u64 = 4;
+
+/// Bit of the features: the member passes on where workers listen for each other, and takes part in exchanges.
+pub const EXCHANGES: u64 = 8;
+
+/// Where a worker listens for other workers (also: rendezvous information), for exchanges.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ExchangeAddress {
+    /// Incarnation of its exchanges; 0 for one that does not listen.
+    pub incarnation: u64,
+    /// Empty for one that does not listen.
+    pub address: String,
+}
+
+impl ExchangeAddress {
+    pub(crate) fn is_known(&self) -> bool {
+        self.incarnation > 0 && !self.address.is_empty()
+    }
+}
+
+impl Field for ExchangeAddress {
+    const LEAST: usize = 10;
+
+    fn put(&self, out: &mut Vec<u8>) {
+        self.incarnation.put(out);
+        self.address.put(out);
+    }
+
+    fn take(from: &mut FieldReader) -> Option<Self> {
+        Some(Self { incarnation: from.u64()?, address: from.text()? })
+    }
+}
 
 /// Entry of the address book.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -54,6 +86,8 @@ pub(crate) struct Standing {
     pub features: u64,
     /// How the process of a lost member ended, if its launcher has said so; else empty.
     pub cause: String,
+    /// Where a worker listens for other workers.
+    pub exchange: ExchangeAddress,
 }
 
 /// Added to the state of a reader; smaller numbers are for states.
@@ -120,6 +154,9 @@ impl Book {
             if new.address.is_empty() {
                 new.address.clone_from(&old.address);
             }
+            if !new.exchange.is_known() {
+                new.exchange.clone_from(&old.exchange);
+            }
         }
         if self.terms.is_none() {
             self.terms.clone_from(&earlier.terms);
@@ -168,6 +205,7 @@ impl Field for Standing {
             self.address.put(out);
             self.features.put(out);
             self.cause.put(out);
+            self.exchange.put(out);
         });
     }
 
@@ -179,7 +217,8 @@ impl Field for Standing {
         let features = from.u64()?;
         // A field that earlier releases do not have.
         let cause = if from.is_at_end() { String::new() } else { from.text()? };
-        Some(Self { peer, incarnation, state, reads, address, features, cause })
+        let exchange = if from.is_at_end() { Default::default() } else { Field::take(from)? };
+        Some(Self { peer, incarnation, state, reads, address, features, cause, exchange })
     }
 }
 
@@ -245,6 +284,8 @@ pub(crate) struct Hello {
     /// Last resume in which the process takes part, with its counts, and the last that it has passed.
     pub resume: Box<ResumePoint>,
     pub resumed: Box<ResumePoint>,
+    /// Where a worker listens for other workers.
+    pub exchange: ExchangeAddress,
 }
 
 impl Field for Hello {
@@ -262,6 +303,7 @@ impl Field for Hello {
         self.launch.put(out);
         self.resume.put(out);
         self.resumed.put(out);
+        self.exchange.put(out);
     }
 
     fn take(from: &mut FieldReader) -> Option<Self> {
@@ -278,6 +320,7 @@ impl Field for Hello {
             Some(Box::new(point))
         };
         let (resume, resumed) = (point()?, point()?);
+        let exchange = if from.is_at_end() { Default::default() } else { Field::take(from)? };
         Some(Self {
             workers,
             servers,
@@ -292,6 +335,7 @@ impl Field for Hello {
             launch,
             resume,
             resumed,
+            exchange,
         })
     }
 }

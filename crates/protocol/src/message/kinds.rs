@@ -368,6 +368,13 @@ impl From<&Resumed> for ResumePoint {
     }
 }
 
+impl Ask {
+    /// Setting of a query at the scheduler for a resume.
+    pub(crate) const RESUMING: u64 = 1;
+    /// Setting of a query at the scheduler for the book, with the workers that listen for others.
+    pub(crate) const MEETING: u64 = 2;
+}
+
 impl Suspect {
     /// Stage of a suspicion whose sender receives frames of the accused again.
     pub(crate) const TAKEN_BACK: u64 = 1;

@@ -23,7 +23,10 @@ use super::job::Data;
 pub(crate) use body::{
     Book, Decision, FEATURES, Hello, Proposal, ResumePoint, SUMS_BY_TREE, Standing, failed, range,
 };
-pub use body::{ExitNotice, KeySpec, MemberState, Placement, RESUMES, SliceName, WEIGHTS};
+pub use body::{
+    EXCHANGES, ExchangeAddress, ExitNotice, KeySpec, MemberState, Placement, RESUMES, SliceName,
+    WEIGHTS,
+};
 pub use bundle::{BundleEntry, BundleParts, read_table, write_parts};
 pub(crate) use bundle::{MOST_BYTES, MOST_PARTS, SpareBundles};
 pub use digests::{DigestScope, MOST_DIGESTS, SeenDigests, SliceDigest};

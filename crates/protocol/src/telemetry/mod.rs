@@ -52,10 +52,12 @@ pub enum CallKind {
     Close = 10,
     /// [`Worker::resume`](crate::Worker::resume)
     Resume = 11,
+    /// [`Worker::meet`](crate::Worker::meet)
+    Meet = 12,
 }
 
 impl CallKind {
-    const NAMES: [(Self, &str); 12] = [
+    const NAMES: [(Self, &str); 13] = [
         (Self::Init, "init"),
         (Self::Push, "push"),
         (Self::Pushpull, "pushpull"),
@@ -68,6 +70,7 @@ impl CallKind {
         (Self::Done, "done"),
         (Self::Close, "close"),
         (Self::Resume, "resume"),
+        (Self::Meet, "meet"),
     ];
 
     #[must_use]
@@ -84,7 +87,10 @@ impl CallKind {
     /// Whether the call concerns a key.
     #[must_use]
     pub fn has_key(self) -> bool {
-        !matches!(self, Self::Setting | Self::Barrier | Self::Done | Self::Close)
+        !matches!(
+            self,
+            Self::Setting | Self::Barrier | Self::Done | Self::Close | Self::Resume | Self::Meet
+        )
     }
 }
 

@@ -34,6 +34,7 @@ impl<D: Data> Worker<D> {
                 Some(
                     OperationKind::Set { .. }
                     | OperationKind::Learn(_)
+                    | OperationKind::Meet
                     | OperationKind::Barrier { .. },
                 ) => {
                     self.start_collective(id);
@@ -81,6 +82,7 @@ impl<D: Data> Worker<D> {
                 let number = *number;
                 self.take_part(number);
             }
+            OperationKind::Meet => self.start_meeting(),
             OperationKind::Done => self.announce(id),
             OperationKind::Close => {
                 self.tell_servers(id, &Leave {}.into(), LAST);

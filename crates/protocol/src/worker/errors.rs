@@ -18,6 +18,7 @@ fn name<D>(op: &Operation<D>) -> Vec<TextPart> {
         | OperationKind::Resume { number } => return words(format!("{call} {number}")),
         OperationKind::Learn(CatchUpTarget::Key(_))
         | OperationKind::Done
+        | OperationKind::Meet
         | OperationKind::Close => return words(call),
         OperationKind::Pull { after: PullDependency::All, .. } => ", behind all pushes".into(),
         _ if op.round() == 0 => String::new(),
@@ -99,6 +100,7 @@ pub(super) fn silent<D>(op: &Operation<D>, key: Option<&WorkerKey>) -> Peer {
         OperationKind::Barrier { .. }
         | OperationKind::Resume { .. }
         | OperationKind::Done
+        | OperationKind::Meet
         | OperationKind::Close => Peer::SCHEDULER,
         OperationKind::Push { .. } | OperationKind::Pull { .. } => {
             let slice = op.unanswered.first().or(op.unsent.first());

@@ -7,6 +7,7 @@ mod credit;
 mod errors;
 mod facts;
 mod keys;
+mod meeting;
 mod operation;
 mod requests;
 mod resume;
@@ -39,6 +40,7 @@ use super::table::Table;
 use credit::FlowControl;
 pub use facts::{Ended, KeyNameLookup};
 use keys::WorkerKey;
+use meeting::Meeting;
 use operation::{CatchUpTarget, Operation, OperationKind};
 pub use operation::{OpId, PullDependency};
 use resume::Resumption;
@@ -147,6 +149,7 @@ pub struct Worker<D> {
     /// table.
     announcing: Option<(OpId, usize)>,
     resumption: Resumption,
+    meeting: Meeting,
     closing: bool,
     ended: bool,
     /// A loss after which no round closes.
@@ -577,6 +580,7 @@ impl<D: Data> Worker<D> {
             OperationKind::Learn(_)
             | OperationKind::Remove { .. }
             | OperationKind::Barrier { .. }
+            | OperationKind::Meet
             | OperationKind::Resume { .. } => {}
         }
     }
@@ -649,6 +653,7 @@ impl<D: Data> Worker<D> {
             OperationKind::Resume { number } => {
                 return self.wants.push(SchedulerRequest::AskResume(*number));
             }
+            OperationKind::Meet => return self.wants.push(SchedulerRequest::AskMeeting),
             OperationKind::Set { version, .. } => ask.setting = *version,
             OperationKind::Push { .. } | OperationKind::Pull { .. } => {
                 let Some(key) = self.keys.get(&op.key) else { return };

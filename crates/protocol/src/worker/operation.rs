@@ -66,6 +66,8 @@ pub(super) enum OperationKind<D> {
     Resume {
         number: u64,
     },
+    /// Waits until all workers listen for each other.
+    Meet,
     Close,
 }
 
@@ -153,8 +155,11 @@ impl<D> Operation<D> {
 
     /// Whether it concerns no key.
     pub(super) fn is_collective(&self) -> bool {
-        use OperationKind::{Barrier, Close, Done, Learn, Resume, Set};
-        matches!(self.what, Set { .. } | Learn(_) | Barrier { .. } | Done | Resume { .. } | Close)
+        use OperationKind::{Barrier, Close, Done, Learn, Meet, Resume, Set};
+        matches!(
+            self.what,
+            Set { .. } | Learn(_) | Barrier { .. } | Done | Resume { .. } | Meet | Close
+        )
     }
 
     pub(super) fn is_leaving(&self) -> bool {
@@ -167,7 +172,10 @@ impl<D> Operation<D> {
         !self.is_leaving()
             && !matches!(
                 self.what,
-                OperationKind::Pull { .. } | OperationKind::Find | OperationKind::Learn(_)
+                OperationKind::Pull { .. }
+                    | OperationKind::Find
+                    | OperationKind::Learn(_)
+                    | OperationKind::Meet
             )
     }
 
@@ -207,6 +215,7 @@ impl<D> Operation<D> {
             OperationKind::Barrier { .. } => CallKind::Barrier,
             OperationKind::Done => CallKind::Done,
             OperationKind::Resume { .. } => CallKind::Resume,
+            OperationKind::Meet => CallKind::Meet,
             OperationKind::Close => CallKind::Close,
         }
     }

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::vec::Drain;
 
 use super::credit::FlowControl;
+use super::meeting::Meeting;
 use super::operation::{Operation, OperationKind};
 use super::resume::Resumption;
 use super::touched::TouchedKeys;
@@ -56,6 +57,7 @@ impl<D: Data> NodeRole<D> for Worker<D> {
             pushes: PushPhase::Open,
             announcing: None,
             resumption: Resumption::default(),
+            meeting: Meeting::default(),
             closing: false,
             ended: false,
             rounds_lost: None,
@@ -130,6 +132,7 @@ impl<D: Data> NodeRole<D> for Worker<D> {
                 Role::Scheduler => {}
             }
         }
+        self.look_for_workers(book);
         self.pump_all();
     }
 

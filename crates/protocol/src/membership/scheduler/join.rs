@@ -8,7 +8,7 @@ use super::takeover::Takeover;
 use super::{MemberProgress, Scheduler};
 use crate::drops::{DropReason, Handled};
 use crate::job::{Data, NO_RANK, Peer, Role, Time};
-use crate::message::{Hello, MemberState, Standing, Terms};
+use crate::message::{ExchangeAddress, Hello, MemberState, Standing, Terms};
 
 impl<D: Data> Scheduler<D> {
     /// Takes a hello; `linked` when it arrived in the stream of the member.
@@ -54,6 +54,7 @@ impl<D: Data> Scheduler<D> {
                     address: hello.address.clone(),
                     features: hello.features,
                     cause: String::new(),
+                    exchange: hello.exchange.clone(),
                 });
                 self.book.members.sort_by_key(|member| member.peer);
                 self.book.check();
@@ -106,6 +107,25 @@ impl<D: Data> Scheduler<D> {
         if let Some(terms) = hello.terms.as_ref().filter(|_| decides) {
             self.book.terms = Some(terms.clone());
             self.net.limits.adopt(&terms.known);
+        }
+    }
+
+    /// Notes where a worker listens for others; false if that was known.
+    fn listens(&mut self, peer: Peer, at: &ExchangeAddress) -> bool {
+        let member = self.book.find_mut(peer).filter(|member| member.exchange != *at);
+        member.map(|member| member.exchange.clone_from(at)).is_some()
+    }
+
+    /// Once all workers listen for each other, all learn where.
+    fn publish_meeting(&mut self) {
+        let is_there = |member: &Standing| {
+            let pushes = member.peer.role == Role::Worker && !member.reads;
+            !pushes || member.state != MemberState::Here || member.exchange.is_known()
+        };
+        let is_complete = self.book.members.iter().all(is_there);
+        let is_learning = self.takeover == Takeover::Learning;
+        if self.started && !is_learning && is_complete {
+            self.publish_epoch();
         }
     }
 
@@ -181,7 +201,11 @@ impl<D: Data> Scheduler<D> {
             progress.known = true;
             progress.missing_at = None;
         }
-        if self.net.incarnation_of(peer) == Some(incarnation) {
+        let is_linked = self.net.incarnation_of(peer) == Some(incarnation);
+        if hello.exchange.is_known() && self.listens(peer, &hello.exchange) && is_linked {
+            self.publish_meeting();
+        }
+        if is_linked {
             return;
         }
         self.net.connect(peer, incarnation, &hello.address, now);

@@ -307,7 +307,8 @@ impl<D: Data> Scheduler<D> {
                 self.part(from, MemberState::Left);
             }
             Content::Suspect(suspicion) => return self.suspect(from, &suspicion, now),
-            Content::Ask(Ask { round, setting: 1, .. }) => {
+            Content::Ask(Ask { setting: Ask::MEETING, .. }) => self.tell_book(from),
+            Content::Ask(Ask { round, setting: Ask::RESUMING, .. }) => {
                 let peers = self.missing_from_resume(round);
                 self.post(from, Awaited { request: 1, round, peers });
             }

@@ -8,9 +8,10 @@ use crate::drops::{DropCount, DropReason};
 use crate::job::{Failure, Peer, Reason, Role, Time};
 use crate::machine::Machine as _;
 use crate::message::kinds::{
-    Alive, Awaited, Barrier, Credit, Declare, Describe, Done, Failed, Grant, Init, NO_BARRIER,
-    NO_GENERATION, NO_RESUME, NO_ROUND, Offer, Place, Pull, Push, Ready, Refused, Released, Remove,
-    Removed, Report, Restore, Resume, Resumed, Setting, Suspect, TOO_LONG, Value,
+    Alive, Awaited, Barrier, Begun, Credit, Declare, Describe, Done, Failed, GivenUp, Grant, Init,
+    LAST_STEP, NO_BARRIER, NO_EXCHANGE, NO_GENERATION, NO_RESUME, NO_ROUND, Offer, Place, Pull,
+    Push, Ready, Refused, Released, Remove, Removed, Report, Restore, Resume, Resumed, Segment,
+    Setting, Suspect, TOO_LONG, Value,
 };
 use crate::message::{
     Body, Book, Decision, ExitNotice, Field as _, Header, Hello, KeySpec, Look, Message,
@@ -288,10 +289,22 @@ fn faults_of_the_scheduler() -> Vec<Fault> {
         ),
         invalid(Released { barrier: 0 }, NO_BARRIER),
         invalid(Resumed::from(ResumePoint::default()), NO_RESUME),
+        invalid(segment(0, 0, 1), NO_EXCHANGE),
+        invalid(segment(1, LAST_STEP + 1, 1), "an exchange has two steps"),
+        invalid(segment(1, 0, 2), "the piece is not of its segment"),
+        invalid(Begun { exchange: 0, what: 0, root: 0, dtype: 0, count: 0 }, NO_EXCHANGE),
+        invalid(GivenUp { exchange: 0, failure: Failure::new(Reason::Timeout, "") }, NO_EXCHANGE),
         invalid(seen, "its state of the job cannot be read"),
         (Report { facts: Some(Box::default()) }.into(), DropReason::Misdirected),
         (Refused { failure: Failure::new(Reason::Refused, "") }.into(), DropReason::Outdated),
     ]
+}
+
+/// A piece of one byte, at an offset of a segment of one byte.
+fn segment(exchange: u64, step: u32, end: u64) -> Segment<Bytes> {
+    let data = Bytes::new(&[7]);
+    let (what, root, dtype, count, offset, total) = (0, 0, 0, 0, end - 1, 1);
+    Segment { exchange, what, root, dtype, count, step, offset, total, data }
 }
 
 /// Whether messages of this kind are outside of the streams.
