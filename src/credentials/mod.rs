@@ -158,15 +158,31 @@ impl Credentials {
         self.has_token() && self.tls.is_none()
     }
 
-    /// Whether this listener, which is not a worker, may be called by `who`: servers and workers call the
-    /// scheduler, workers call servers.
+    /// Whether this listener may be called by `who`: servers and workers call the scheduler, workers call
+    /// servers, and for exchanges each other.
     pub(crate) fn may_be_called_by(&self, who: Identity) -> bool {
-        let calls = self.identity.kind == CredentialKind::Scheduler || !who.listens();
+        let calls = match self.identity.kind {
+            CredentialKind::Scheduler => true,
+            CredentialKind::Worker => who.kind == CredentialKind::Worker,
+            CredentialKind::Server | CredentialKind::Reader => !who.listens(),
+        };
         let has_rank = who.rank.is_some() || !self.needs_rank(who);
         calls
             && has_rank
             && who.kind != CredentialKind::Scheduler
             && self.names().any(|name| name == who)
+    }
+
+    /// Whether a caller may have a name with a port, or must not: of a worker that calls a worker it is the address
+    /// of the caller; no other worker may have that of a process that listens.
+    pub(crate) fn knows_as(&self, who: Identity, has_port: bool) -> bool {
+        has_port == (who.listens() || self.identity.kind == CredentialKind::Worker)
+    }
+
+    /// Whether this process can check the credentials of other workers: not with a token of its rank alone.
+    pub(crate) fn can_check_workers(&self) -> bool {
+        let other = Identity::of_rank(CredentialKind::Worker, u32::MAX);
+        !self.has_token() || self.passwords(other).next().is_some()
     }
 
     /// All identities that may take part in the job.

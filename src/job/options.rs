@@ -71,20 +71,52 @@ fn check_room(job: &JobConfig) -> Result<()> {
 pub(crate) fn place(job: &JobConfig) -> Result<TransportConfig> {
     check_room(job).map_err(|error: Error| error.at("create"))?;
     let credentials = Credentials::load(job)?;
-    let root: Arc<str> = job.root.as_str().into();
-    let (calls, listen) = match (job.role, &job.bind) {
-        (Role::Worker, _) => (DialPolicy::Everybody, None),
-        (Role::Server, Some(bind)) => (DialPolicy::Scheduler, Some(with_port(bind, "0"))),
-        (Role::Server, None) => {
-            let listen = SocketAddr::new(local_address(&job.root)?, 0);
-            (DialPolicy::Scheduler, Some(listen.to_string()))
-        }
-        (Role::Scheduler, bind) => {
+    let (calls, listen) = match job.role {
+        Role::Worker => (DialPolicy::Everybody, None),
+        Role::Server => (DialPolicy::Scheduler, Some(any_port(job)?)),
+        Role::Scheduler => {
             let port = job.root.rsplit_once(':').map_or("0", |(_, port)| port);
-            let listen = bind.as_ref().map_or_else(|| job.root.clone(), |it| with_port(it, port));
-            (DialPolicy::Nobody, Some(listen))
+            let bind = job.bind.as_ref();
+            (
+                DialPolicy::Nobody,
+                Some(bind.map_or_else(|| job.root.clone(), |it| with_port(it, port))),
+            )
         }
     };
+    place_at(job, credentials, calls, listen)
+}
+
+/// Listen address and peers of a worker for exchanges with the others.
+pub(crate) fn exchange_place(job: &JobConfig) -> Result<TransportConfig> {
+    let (workers, call) = (job.workers, "exchanges between workers");
+    transport::check_room(2 * workers, &format!("{call} of a job of {workers}"))?;
+    let credentials = Credentials::load(job)?;
+    if credentials.as_ref().is_some_and(|known| !known.can_check_workers()) {
+        return Err(fail!(
+            Unsupported,
+            "{call} need a token of the job: with a token of its own rank, a worker cannot check those of others"
+        ));
+    }
+    let listen = Some(any_port(job)?);
+    let place = place_at(job, credentials, DialPolicy::Smaller, listen)?;
+    Ok(TransportConfig { root: "".into(), ..place })
+}
+
+/// Where a process listens that is not the scheduler.
+fn any_port(job: &JobConfig) -> Result<String> {
+    match &job.bind {
+        Some(bind) => Ok(with_port(bind, "0")),
+        None => Ok(SocketAddr::new(local_address(&job.root)?, 0).to_string()),
+    }
+}
+
+fn place_at(
+    job: &JobConfig,
+    credentials: Option<Arc<Credentials>>,
+    calls: DialPolicy,
+    listen: Option<String>,
+) -> Result<TransportConfig> {
+    let root: Arc<str> = job.root.as_str().into();
     if let Some(listen) = &listen
         && !job.secrets.insecure
         && credentials.is_none()

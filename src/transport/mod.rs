@@ -174,14 +174,18 @@ pub(crate) enum DialPolicy {
     Nobody,
     Scheduler,
     Everybody,
+    /// Of processes that all listen, those whose address is smaller than its own.
+    Smaller,
 }
 
 impl TransportConfig {
-    fn calls(&self, address: &str) -> bool {
+    /// Whether the process at `own` dials an address.
+    fn calls(&self, own: &str, address: &str) -> bool {
         match self.calls {
             DialPolicy::Nobody => false,
             DialPolicy::Scheduler => *self.root == *address,
             DialPolicy::Everybody => has_port(address),
+            DialPolicy::Smaller => address < own,
         }
     }
 }

@@ -6,6 +6,7 @@
 //! asks for it, the messages have key shares, and records follow, whose keys are made of both and of the password.
 
 use super::greeting::{ANSWER, Answer, CALL, Call, Lane, Malformed, Random, Status, VERDICT, take};
+use crate::config::address::has_port;
 use crate::credentials::{CredentialKind, Credentials, Identity, Password, Proof};
 use crate::transport::names::with_identity;
 use crate::transport::random::random_bytes;
@@ -161,7 +162,9 @@ impl AdmissionPolicy<'_> {
             (None, None) => true,
             (None, Some(_)) | (Some(_), None) => false,
             (Some(credentials), Some(who)) => {
-                credentials.may_be_called_by(who) && self.certified.is_of(who)
+                credentials.may_be_called_by(who)
+                    && self.certified.is_of(who)
+                    && credentials.knows_as(who, has_port(&call.name))
             }
         };
         let seals = self.credentials.is_some_and(Credentials::seals);

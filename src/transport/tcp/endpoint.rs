@@ -18,7 +18,7 @@ use crate::sys;
 use crate::sys::sync::Mutex;
 use crate::transport::table::Transports;
 use crate::transport::tls::RecordHalves;
-use crate::transport::{Inbox, TransportConfig};
+use crate::transport::{DialPolicy, Inbox, TransportConfig};
 
 /// Maximum time for peers to take the last bytes, and to end their side.
 const LAST_WORDS: Duration = Duration::from_millis(500);
@@ -45,6 +45,8 @@ pub(super) struct Endpoint {
 /// Where messages go, and the ends of connections.
 pub(super) struct Incoming {
     place: Arc<TransportConfig>,
+    /// As [`Endpoint::address`].
+    own: Arc<str>,
     pub(super) inbox: Arc<dyn Inbox>,
     pub(super) peers: Peers,
     /// The connections that this process makes.
@@ -91,8 +93,17 @@ impl Endpoint {
         let transports = Arc::new(Transports::open(place, inbox));
         let (place, inbox, peers) = (Arc::new(place.clone()), Arc::clone(inbox), Peers::new());
         let (lost, reported) = (Mutex::default(), Mutex::default());
-        let incoming =
-            Incoming { place: Arc::clone(&place), inbox, peers, dials, lost, reported, transports };
+        let (place_of_incoming, own) = (Arc::clone(&place), Arc::clone(&address));
+        let incoming = Incoming {
+            place: place_of_incoming,
+            own,
+            inbox,
+            peers,
+            dials,
+            lost,
+            reported,
+            transports,
+        };
         let incoming = Arc::new(incoming);
         let patience = Duration::from_millis(place.lease_ms);
         let threads = IoThreads::new(Arc::clone(&incoming) as Arc<dyn Receiver>, patience);
@@ -140,7 +151,11 @@ impl Endpoint {
 
     /// The kind of process that listens at an address.
     pub(super) fn kind_at(&self, address: &str) -> CredentialKind {
-        if self.is_root(address) { CredentialKind::Scheduler } else { CredentialKind::Server }
+        match self.place.calls {
+            DialPolicy::Smaller => CredentialKind::Worker,
+            _ if self.is_root(address) => CredentialKind::Scheduler,
+            _ => CredentialKind::Server,
+        }
     }
 
     /// Begins to read a connection, and to send over it; None after `close`.
@@ -224,7 +239,7 @@ impl Receiver for Incoming {
         if let Some(other) = self.peers.lanes(address).first() {
             self.made(other);
         }
-        if self.place.calls(address) {
+        if self.calls(address) {
             self.dials.order(Order::Redial(address.into()));
         } else if is_last {
             self.dials.order(Order::Await(address.into()));
@@ -233,9 +248,14 @@ impl Receiver for Incoming {
 }
 
 impl Incoming {
+    /// Whether this process dials an address.
+    pub(super) fn calls(&self, address: &str) -> bool {
+        self.place.calls(&self.own, address)
+    }
+
     /// A connection can be used for sending: what was sent over a lost one is to be sent again.
     fn made(&self, connection: &Connection) {
-        let is_used = connection.is_preferred() || !self.place.calls(connection.address());
+        let is_used = connection.is_preferred() || !self.calls(connection.address());
         if is_used && self.lost.lock().remove(connection.address()) {
             self.inbox.reconnected(connection.address());
         }
@@ -245,7 +265,7 @@ impl Incoming {
     pub(super) fn gone(&self, address: &str) {
         self.lost.lock().remove(address);
         // Its Goodbye and its port, which refuses connections, both tell.
-        if self.place.calls(address) && !self.reported.lock().insert(address.into()) {
+        if self.calls(address) && !self.reported.lock().insert(address.into()) {
             return;
         }
         if !self.transports.end(address) {

@@ -191,7 +191,7 @@ impl Call {
         let is_name = !name.is_empty()
             && name.len() <= MOST_NAME
             && name.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'@' && byte != b'/');
-        if !is_name || identity.is_some_and(|who| who.listens() != has_port(name)) {
+        if !is_name || identity.is_some_and(|who| who.listens() && !has_port(name)) {
             return Err(Malformed::Nonsense);
         }
         let share = fields.share(flags & CALLER_SEALS != 0)?;

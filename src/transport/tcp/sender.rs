@@ -46,7 +46,7 @@ impl PeerSender {
         let is_with_scheduler = place.is_scheduler || endpoint.is_root(&to);
         Self {
             endpoint: Arc::clone(endpoint),
-            dials: place.calls(&to),
+            dials: endpoint.incoming.calls(&to),
             lanes: Lanes::new(),
             version: 0,
             next: 0,
