@@ -17,6 +17,7 @@
 mod constants;
 mod convert;
 mod divided;
+mod extreme;
 mod half;
 #[cfg(test)]
 pub(crate) mod interpreted;
@@ -34,6 +35,7 @@ mod widened;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
+pub(crate) use extreme::Extreme;
 pub(crate) use loops::Loop;
 pub(crate) use measure::{Measure, Measuring, Meter, PartNumbers, Squares};
 pub(crate) use norm::NormRule;

@@ -4,6 +4,7 @@
 pub(crate) mod apply;
 pub(crate) mod call;
 pub(crate) mod checkpoint;
+pub(crate) mod collective;
 pub(crate) mod compress;
 pub(crate) mod counters;
 pub(crate) mod digest;

@@ -202,6 +202,10 @@ impl<'a> RawTensors<'a> {
         Self(tensors)
     }
 
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
     /// A tensor in any memory.
     pub(crate) fn get(&self, index: usize) -> Result<Tensor<'a>> {
         // SAFETY: promised when the list was made.

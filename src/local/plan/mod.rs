@@ -37,6 +37,16 @@ pub(crate) enum Tensors<'a> {
     Raw(RawTensors<'a>),
 }
 
+impl Tensors<'_> {
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Tensors::Values(tensors) => tensors.len(),
+            Tensors::Outs(tensors) => tensors.len(),
+            Tensors::Raw(tensors) => tensors.len(),
+        }
+    }
+}
+
 /// The (key, tensor) pairs of a call. There are as many tensors as keys.
 #[derive(Clone, Copy)]
 pub(crate) struct Pairs<'a> {
