@@ -119,7 +119,9 @@ pub use observer::{
     Rates, RoundDigest, State, TransportUse, Unit, View, WaitedFor, Waiting,
 };
 pub use role::Role;
-pub use store::{BoundList, Pending, Scope, Store, StoreKind, UpdaterError, set_stream, stream};
+pub use store::{
+    BoundList, Pending, Reduction, Scope, Store, StoreKind, UpdaterError, set_stream, stream,
+};
 #[cfg(feature = "cuda")]
 pub use tensor::DeviceSlice;
 pub use tensor::{DType, Element, Tensor, TensorMut};

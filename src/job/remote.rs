@@ -8,6 +8,7 @@ use crate::error::{Error, Result, fail};
 use crate::key::{Key, KeyRound};
 use crate::local::call::DataCall;
 use crate::local::checkpoint::KeyNamer;
+use crate::local::collective::CollectiveCall;
 use crate::local::plan::{Pairs, RowPairs};
 use crate::role::Role;
 
@@ -90,6 +91,15 @@ pub(crate) trait JobMember: Send + Sync {
     }
 
     fn cancel(&self, _ticket: u64) {}
+
+    /// Exchanges values with the other workers.
+    fn collective(&self, call: CollectiveCall) -> Result<()> {
+        Err(self.no_worker(call.head.kind.name()))
+    }
+
+    fn submit_collective(&self, call: CollectiveCall) -> Result<u64> {
+        Err(self.no_worker(call.head.kind.name()))
+    }
 
     fn barrier(&self, _deadline: Deadline) -> Result<()> {
         Err(self.no_worker("barrier"))

@@ -1,4 +1,4 @@
-//! Collective calls, which exchange values between workers without keys (also called: collective operations): what
+//! CollectiveCall calls, which exchange values between workers without keys (also called: collective operations): what
 //! each takes and gives, the checks of its tensors, and its arithmetic.
 #![allow(unsafe_code, reason = "plain arrays are reduced in the memory that callers lend")]
 
@@ -171,14 +171,14 @@ pub(crate) fn copy(to: *mut u8, from: *const u8, bytes: usize) {
 }
 
 /// A collective call whose tensors have been checked.
-pub(crate) struct Collective {
+pub(crate) struct CollectiveCall {
     pub(crate) head: CollectiveHead,
     pub(crate) dtype: DType,
     pub(crate) values: SmallVec<[LentTensor; 4]>,
     pub(crate) outs: SmallVec<[LentTensor; 4]>,
 }
 
-impl Collective {
+impl CollectiveCall {
     /// Checks the tensors of a call: nothing has happened before an error.
     pub(crate) fn new(
         head: CollectiveHead,
@@ -395,8 +395,8 @@ impl Reducer {
 }
 
 /// Makes a call among the values of one worker, who is all there are.
-pub(crate) fn alone(call: &Collective, team: Team<'_>) -> Result<()> {
-    let Collective { head, dtype, values, outs } = call;
+pub(crate) fn alone(call: &CollectiveCall, team: Team<'_>) -> Result<()> {
+    let CollectiveCall { head, dtype, values, outs } = call;
     if !head.kind.reduces() || values.len() == 1 && values[0].plain().is_some() {
         let Some(value) = values.first() else { return Ok(()) };
         let Some(start) = value.plain() else {

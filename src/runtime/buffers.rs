@@ -409,6 +409,11 @@ impl Bytes {
         Some(InPlace { block, at: self.at, len: self.len })
     }
 
+    /// The bytes, if they are in a block.
+    pub(crate) fn in_block(&self) -> Option<&[u8]> {
+        self.in_place().map(InPlace::bytes)
+    }
+
     /// The block, if this is the whole of one; it may have further owners.
     pub(crate) fn into_block(self) -> std::result::Result<Block, Self> {
         let Self { source, at, len } = self;

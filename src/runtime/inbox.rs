@@ -177,7 +177,8 @@ fn one(
     if opened.head.kind == MessageKind::Bundle {
         return bundle(&opened, pieces, reader);
     }
-    let is_large = opened.head.kind == MessageKind::Value && len >= LARGE;
+    let has_place = matches!(opened.head.kind, MessageKind::Value | MessageKind::Segment);
+    let is_large = has_place && len >= LARGE;
     let landing = is_large.then(|| (reader.land)(&opened.head, len)).flatten();
     let (sum, body) = if let Some(mut landing) = landing {
         let sum = pieces.take(len, &mut landing.memory());

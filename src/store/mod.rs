@@ -2,6 +2,7 @@
 
 mod bound;
 mod checkpoint;
+mod collectives;
 mod data;
 mod devices;
 mod done;
@@ -20,6 +21,7 @@ use std::time::Duration;
 
 use crate::job::remote::JobMember;
 use crate::local::call::DataCall;
+pub use crate::local::collective::Reduction;
 pub use crate::local::kind::StoreKind;
 use crate::local::merger::Merger;
 pub(crate) use crate::local::plan::{Pairs, RowPairs, Tensors};

@@ -3,6 +3,7 @@
 mod call;
 mod collective;
 mod completions;
+mod exchange;
 mod inits;
 mod inputs;
 #[cfg(test)]
@@ -38,6 +39,7 @@ use crate::job::{options, telemetry};
 use crate::key::{Key, KeyRound};
 use crate::local::call::DataCall;
 use crate::local::checkpoint::KeyNamer;
+use crate::local::collective::CollectiveCall;
 use crate::local::kind::StoreKind;
 use crate::local::merger::Handling;
 use crate::local::plan::{Pairs, Plan, RowPairs};
@@ -53,6 +55,7 @@ use crate::transport;
 use call::{CallHome, PendingCall};
 use collective::Collective;
 use completions::{CompletionTable, OpenCalls};
+use exchange::WorkerExchanges;
 use kvstore_protocol::{
     Failure, Machine as _, Mode, Node, NodeStart, OpId, Placement, Reason, SumOrder, Time, WEIGHTS,
 };
@@ -96,6 +99,8 @@ pub(crate) struct WorkerStore {
     unsent: Mutex<WorkerResiduals>,
     /// A collective call that timed out.
     unfinished: Mutex<Option<Box<Collective>>>,
+    /// With the other workers, without a server.
+    exchanges: WorkerExchanges,
 }
 
 impl WorkerStore {
@@ -159,6 +164,7 @@ impl WorkerStore {
                 whole: Mutex::default(),
                 unsent: Mutex::default(),
                 unfinished: Mutex::default(),
+                exchanges: WorkerExchanges::new(job, me.rank, kind),
                 driver,
             }
             .begin(),
@@ -423,6 +429,7 @@ impl JobMember for WorkerStore {
 
     /// Fails all calls at once, and stops the driver.
     fn abort(&self) {
+        self.exchanges.stop();
         self.driver.stop();
         let is_poisoned = self.local.poisoned.load(Ordering::SeqCst);
         let why = if is_poisoned { poisoned() } else { closed() };
@@ -432,6 +439,7 @@ impl JobMember for WorkerStore {
 
     /// Leaves the job; pending calls have ended before.
     fn close(&self, deadline: Deadline) -> Result<()> {
+        self.exchanges.leave(deadline);
         let result = self.request(deadline, WorkerMachine::close);
         if result.is_ok() {
             self.local.log_names(self.kind.name(), self.servers);
@@ -579,6 +587,7 @@ impl JobMember for WorkerStore {
     /// is undefined.
     fn cancel(&self, ticket: u64) {
         let number = Tickets::<LocalOperation>::number(ticket);
+        self.cancel_exchange(number);
         let found = self.driver.with_registry(|open| open.call_of(number));
         let Some(call) = found else { return };
         let stop = |some: &[OpId]| {
@@ -593,6 +602,14 @@ impl JobMember for WorkerStore {
             call.fail(0, fail!(Cancelled, "cancelled; a push goes on, outs are undefined"));
         }
         (0..stopped).for_each(|_| self.driver.host.settle(&call, &self.driver.blocks));
+    }
+
+    fn collective(&self, call: CollectiveCall) -> Result<()> {
+        self.exchange_now(call)
+    }
+
+    fn submit_collective(&self, call: CollectiveCall) -> Result<u64> {
+        self.exchange_with_ticket(call)
     }
 
     fn barrier(&self, deadline: Deadline) -> Result<()> {

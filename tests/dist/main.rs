@@ -18,6 +18,7 @@ mod asking;
 mod bound;
 mod checkpoint;
 mod codecs;
+mod collectives;
 mod collisions;
 mod digests;
 mod done;

@@ -101,7 +101,6 @@ impl<W: TicketWork> Tickets<W> {
 
     /// Registers an operation that is at work elsewhere; gives its ticket, and its number for
     /// [`Tickets::finish`].
-    #[cfg(feature = "dist")]
     pub(crate) fn begin(&self, label: OperationLabel) -> Result<(u64, u64)> {
         let mut state = self.state.lock();
         state.refuse_if_over()?;

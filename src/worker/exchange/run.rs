@@ -1,0 +1,309 @@
+//! A collective call under way (also called: request): its memory, and the events that complete it.
+#![allow(unsafe_code, reason = "segments arrive in the memory that callers lend")]
+
+use std::ptr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+use smallvec::SmallVec;
+
+use super::layout::{Layout, put};
+use super::{ExchangeHost, PIECES};
+use crate::error::{Error, Result};
+use crate::local::collective::{CollectiveCall, Place, Reducer};
+use crate::runtime::{BlockPool, Bytes, Driver, Loan, ReceiveTarget, Receiver};
+use crate::sys::DefaultFloats;
+use crate::sys::sync::{Condvar, Mutex};
+use kvstore_protocol::{Data as _, ExchangeId, ExchangePlan, ExchangeTerms, Time};
+
+/// Bytes that a call has lent, or that are its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Span {
+    start: *mut u8,
+    len: usize,
+}
+
+// SAFETY: the memory is lent to the call, whatever its threads.
+unsafe impl Send for Span {}
+// SAFETY: the memory is lent to the call; its threads write disjoint parts.
+unsafe impl Sync for Span {}
+
+impl Span {
+    pub(super) const NONE: Self = Self { start: ptr::null_mut(), len: 0 };
+
+    pub(super) fn new(start: *mut u8, len: usize) -> Self {
+        if len == 0 { Self::NONE } else { Self { start, len } }
+    }
+
+    pub(super) fn start(self) -> *mut u8 {
+        self.start
+    }
+
+    pub(super) fn len(self) -> usize {
+        self.len
+    }
+
+    pub(super) fn is_empty(self) -> bool {
+        self.len == 0
+    }
+
+    /// A part of it.
+    pub(super) fn from(self, at: usize, len: usize) -> Self {
+        debug_assert!(at + len <= self.len, "a part of its span");
+        Self::new(self.start.wrapping_add(at), len)
+    }
+}
+
+/// The part of an array that this worker reduces.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ReducedPart {
+    pub(super) own: Span,
+    pub(super) out: Span,
+}
+
+pub(in crate::worker) struct ExchangeRun {
+    call: CollectiveCall,
+    place: Place,
+    layout: Layout,
+    reducer: Reducer,
+    /// Loans of what is sent from where it lies; the last one is that of the result.
+    loans: SmallVec<[Arc<Loan>; 4]>,
+    result: Option<Bytes>,
+    /// Number of the ticket, for a call that has one.
+    pub(super) ticket: Option<u64>,
+    home: Arc<Driver<ExchangeHost>>,
+    /// Outstanding events: actions under way, and one for the end of the exchange.
+    events: AtomicUsize,
+    state: Mutex<RunState>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct RunState {
+    failure: Option<Error>,
+    result: Option<Result<()>>,
+}
+
+impl ExchangeRun {
+    /// Prepares the memory of a call, and what it sends.
+    pub(super) fn new(
+        call: CollectiveCall,
+        place: Place,
+        reducer: Reducer,
+        ticket: Option<u64>,
+        home: &Arc<Driver<ExchangeHost>>,
+    ) -> Result<Self> {
+        let layout = Layout::new(&call, place, &reducer)?;
+        Ok(Self {
+            call,
+            place,
+            layout,
+            reducer,
+            loans: SmallVec::new(),
+            result: None,
+            ticket,
+            home: Arc::clone(home),
+            events: AtomicUsize::new(1),
+            state: Mutex::default(),
+            changed: Condvar::new(),
+        })
+    }
+
+    /// What the machine does for the call. Large segments are lent, small ones copied.
+    pub(super) fn plan(&mut self, what: u32, deadline: Time) -> Result<ExchangePlan<Bytes>> {
+        let blocks = Arc::clone(&self.home.blocks);
+        let largest = self.layout.sends.iter().map(|span| span.len()).max().unwrap_or(0);
+        let reduced = self.layout.reduced.map_or(0, |part| part.out.len());
+        let sends_result = !self.layout.result_receivers.is_empty();
+        let is_lent = largest.max(if sends_result { reduced } else { 0 }) > COPIED;
+        let mut made: SmallVec<[(Span, Bytes); 4]> = SmallVec::new();
+        let mut sends = Vec::with_capacity(self.layout.sends.len());
+        for span in self.layout.sends.clone() {
+            if span.is_empty() {
+                sends.push(None);
+                continue;
+            }
+            let known =
+                made.iter().find(|(known, _)| *known == span).map(|(_, bytes)| bytes.clone());
+            let bytes = match known {
+                Some(bytes) => bytes,
+                None => self.outgoing(span, is_lent, &blocks)?,
+            };
+            made.push((span, bytes.clone()));
+            sends.push(Some(bytes));
+        }
+        if sends_result && let Some(part) = self.layout.reduced {
+            self.result = Some(self.lend(part.out));
+        }
+        let lengths = |spans: &[Span]| spans.iter().map(|span| span.len() as u64).collect();
+        let reduced = self.layout.reduced.map(|part| part.own.len() as u64);
+        let CollectiveCall { head, dtype, .. } = &self.call;
+        Ok(ExchangePlan {
+            terms: ExchangeTerms {
+                what,
+                root: if head.kind.has_root() { head.root } else { 0 },
+                dtype: dtype.code(),
+                count: self.layout.count,
+            },
+            deadline,
+            sends,
+            is_lent: is_lent || sends_result,
+            receives: lengths(&self.layout.receives),
+            reduces: reduced.unwrap_or(0),
+            result_receivers: self.layout.result_receivers.clone(),
+            results: lengths(&self.layout.results),
+        })
+    }
+
+    fn outgoing(&mut self, span: Span, is_lent: bool, blocks: &Arc<BlockPool>) -> Result<Bytes> {
+        if is_lent {
+            return Ok(self.lend(span));
+        }
+        // SAFETY: the checks of the call have found the array.
+        let bytes = unsafe { std::slice::from_raw_parts(span.start, span.len) };
+        Ok(Bytes::of_block(blocks.join(&[bytes])?))
+    }
+
+    fn lend(&mut self, span: Span) -> Bytes {
+        // SAFETY: the call keeps the memory until its loans have ended; what is sent of a result is not written
+        // any more.
+        let loan = Arc::new(unsafe { Loan::new(span.start, span.len) });
+        self.loans.push(Arc::clone(&loan));
+        Bytes::of_loan(loan, span.len)
+    }
+
+    /// Adds an outstanding event.
+    pub(super) fn expect(&self) {
+        self.events.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Removes an outstanding event; true for the last one.
+    pub(super) fn settle(&self) -> bool {
+        self.events.fetch_sub(1, Ordering::SeqCst) == 1
+    }
+
+    pub(super) fn fail(&self, error: Error) {
+        self.state.lock().failure.get_or_insert(error);
+    }
+
+    /// The name of the call.
+    pub(super) fn name(&self) -> &'static str {
+        self.call.head.kind.name()
+    }
+
+    fn place_of(&self, from: u32, is_result: bool) -> Span {
+        let spans = if is_result { &self.layout.results } else { &self.layout.receives };
+        spans.get(from as usize).copied().unwrap_or(Span::NONE)
+    }
+
+    /// Copies a piece to its place.
+    pub(super) fn fill(&self, from: u32, is_result: bool, at: u64, data: &Bytes) {
+        let (segment, at) = (self.place_of(from, is_result), usize::try_from(at));
+        if let Ok(at) = at {
+            data.read(|bytes| put(segment, at, bytes));
+        }
+    }
+
+    /// The place of a piece that is received to it, unless it is to be reduced.
+    pub(super) fn landing(
+        self: &Arc<Self>,
+        from: u32,
+        is_result: bool,
+        at: u64,
+        len: usize,
+    ) -> Option<ReceiveTarget> {
+        if !is_result && self.layout.reduced.is_some() {
+            return None;
+        }
+        let (segment, at) = (self.place_of(from, is_result), usize::try_from(at).ok()?);
+        at.checked_add(len).filter(|end| *end <= segment.len())?;
+        self.expect();
+        let call = Arc::clone(self) as Arc<dyn Receiver>;
+        // SAFETY: inside of an out, or of memory of the call, which is lent until all its events have ended; pieces
+        // are disjoint.
+        Some(unsafe { ReceiveTarget::new(segment.from(at, len).start, len, call) })
+    }
+
+    /// Reduces the pieces of all ranks, and has the result sent.
+    pub(super) fn reduce(&self, id: ExchangeId, at: u64, pieces: &[(u32, Bytes)]) {
+        let Some(ReducedPart { own, out }) = self.layout.reduced else { return };
+        let (Ok(start), Some((_, first))) = (usize::try_from(at), pieces.first()) else { return };
+        let len = usize::try_from(first.len()).unwrap_or(0);
+        if start + len > own.len() {
+            return;
+        }
+        let mut inputs: SmallVec<[*const u8; PIECES]> = SmallVec::new();
+        for (rank, piece) in pieces {
+            if inputs.len() == self.place.rank as usize {
+                inputs.push(own.from(start, len).start);
+            }
+            let Some(bytes) = piece.in_block() else { return };
+            debug_assert!(*rank != self.place.rank && bytes.len() == len);
+            inputs.push(bytes.as_ptr());
+        }
+        if inputs.len() == self.place.rank as usize {
+            inputs.push(own.from(start, len).start);
+        }
+        let _floats = DefaultFloats::enter();
+        let count = len / self.reducer.dtype.size();
+        // SAFETY: pieces of one length, each in its block; the out may be exactly this worker's own.
+        unsafe { self.reducer.reduce(&inputs, out.from(start, len).start, count) };
+        let result = self.result.as_ref().map(|result| result.part(at, len as u64));
+        let result = result.unwrap_or_else(|| first.part(0, 0));
+        self.home.step(|machine, _| machine.reduced(id, at, &result));
+    }
+
+    /// Ends the loans and copies results to the outs; gives the result.
+    pub(super) fn complete(&self) -> Result<()> {
+        let mut result = self.state.lock().failure.take().map_or(Ok(()), Err);
+        for loan in &self.loans {
+            match &result {
+                Ok(()) => loan.end(),
+                // Frames in flight are still sent, so they keep a copy.
+                Err(_) => {
+                    if let Err(error) = loan.copy(&self.home.blocks) {
+                        result = Err(error);
+                    }
+                }
+            }
+        }
+        if result.is_ok() {
+            self.layout.hand_out(&self.call, self.place);
+        }
+        result
+    }
+
+    /// Wakes the thread that waits for the call.
+    pub(super) fn finish(&self, result: Result<()>) {
+        self.state.lock().result = Some(result);
+        self.changed.notify_all();
+    }
+
+    /// Waits for the result, which is due by the machine's deadline; None if `until` passes first.
+    pub(super) fn wait(&self, until: Option<Instant>) -> Option<Result<()>> {
+        let mut state = self.state.lock();
+        loop {
+            if let Some(result) = state.result.take() {
+                return Some(result);
+            }
+            match until {
+                None => self.changed.wait(&mut state),
+                Some(until) if self.changed.wait_until(&mut state, until) => {
+                    return state.result.take();
+                }
+                Some(_) => {}
+            }
+        }
+    }
+}
+
+impl Receiver for ExchangeRun {
+    fn received(self: Arc<Self>) {
+        let home = Arc::clone(&self.home);
+        home.host.settle(&self);
+    }
+}
+
+/// Length in bytes up to which segments are copied: a loan ends after others have acknowledged it.
+const COPIED: usize = 16 << 10;
