@@ -427,6 +427,39 @@ typedef int32_t kv_node_role;
 #endif // __cplusplus
 
 /**
+ * How the values of a collective call become one; see kv_allreduce().
+ */
+enum kv_reduction
+#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+  : int32_t
+#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+ {
+    /**
+     * The sum.
+     */
+    KV_SUM = 0,
+    /**
+     * The sum of floats, divided by the number of values.
+     */
+    KV_MEAN = 1,
+    /**
+     * The largest: of equal ones the first, and the first NaN.
+     */
+    KV_MAX = 2,
+    /**
+     * The smallest: of equal ones the first, and the first NaN.
+     */
+    KV_MIN = 3,
+};
+#ifndef __cplusplus
+#if __STDC_VERSION__ >= 202311L
+typedef enum kv_reduction kv_reduction;
+#else
+typedef int32_t kv_reduction;
+#endif // __STDC_VERSION__ >= 202311L
+#endif // __cplusplus
+
+/**
  * How much the logger hears; each level includes those before it.
  */
 enum kv_log_level
@@ -1271,6 +1304,201 @@ kv_status kv_bound_pushpull(struct kv_bound *bound, int32_t priority, kv_ticket 
  * nothing but leave `KV_ERR_REENTRANT`'s text in kv_last_error().
  */
 void kv_bound_free(struct kv_bound *bound);
+
+/**
+ * Reduces values of all workers, and gives the result to all.
+ *
+ * Of a local store, and of each worker, the values given are reduced first, left to right, and rounded
+ * once to the dtype; then those of the workers, in the order of ranks, or by the tree of the option
+ * `sum_order`, and rounded once. f16 and bf16 are added in f32; integers wrap.
+ *
+ * COLLECTIVE CALLS, this one and those below, need no key and leave nothing behind, in this process or in
+ * another one. Workers exchange the values directly. All workers make the same calls in the same order,
+ * with the same dtype, reduction, root and lengths, one thread at a time. The first one of a store waits
+ * until all workers have made one, also if it has a ticket. kv_done() and rounds do not concern them, and
+ * a reader makes none. Tensors are in host memory.
+ *
+ * @param reduction  one of `kv_reduction`. `KV_MEAN` is the sum of floats, divided once by the number of
+ *                   values of all workers, which give equally many; its rounding is that of the sum.
+ * @param values     `count` tensors of one shape and dtype, at least one. Lent until the operation
+ *                   completes.
+ * @param count      number of values.
+ * @param outs       `out_count` tensors of the same shape and dtype, which receive the result. An out may
+ *                   be exactly a value (same address, shape, no strides) and overlaps nothing else. Lent.
+ * @param out_count  number of outs; 0 if this worker needs no result.
+ * @param ticket     receives a ticket for kv_wait(); NULL waits here, up to the option `timeout_ms`. With a
+ *                   ticket too the exchange fails `timeout_ms` after this call.
+ * @return `KV_ERR_SHAPE_MISMATCH`, `KV_ERR_DTYPE_MISMATCH`, `KV_ERR_OVERLAP`, `KV_ERR_INVALID_ARGUMENT`,
+ *         `KV_ERR_UNSUPPORTED` (opaque dtypes, the mean of integers, CUDA memory, a worker with a token of
+ *         its rank alone, a process of an earlier release), `KV_ERR_OPTION` (a number of values that
+ *         `sum_order=tree` does not take): nothing was sent.
+ *         `KV_ERR_DIFFERS` if another worker makes another call, `KV_ERR_TIMEOUT`, which names the workers
+ *         that have not made the call, `KV_ERR_PEER_LOST`: outs are undefined. The call then fails for all
+ *         workers for which it has not ended, and counts as made.
+ *
+ * Threads: any, one at a time. Blocks: if `ticket` is NULL; and the first collective call of the store.
+ * Complexity: each worker sends and receives about twice the bytes of the value, whatever their number.
+ */
+kv_status kv_allreduce(struct kv_store *store,
+                       int32_t reduction,
+                       const struct kv_tensor *values,
+                       size_t count,
+                       const struct kv_tensor *outs,
+                       size_t out_count,
+                       kv_ticket *ticket);
+
+/**
+ * Reduces values of all workers, and gives the result to one of them.
+ *
+ * The bits are those of kv_allreduce().
+ *
+ * @param reduction  as for kv_allreduce().
+ * @param root       rank of the worker that gets the result.
+ * @param values     as for kv_allreduce().
+ * @param count      number of values.
+ * @param outs       as for kv_allreduce(); not used on other workers than the root.
+ * @param out_count  number of outs.
+ * @param ticket     as for kv_allreduce().
+ * @return as kv_allreduce().
+ *
+ * Threads: any, one at a time. Blocks: as kv_allreduce().
+ */
+kv_status kv_reduce(struct kv_store *store,
+                    int32_t reduction,
+                    int32_t root,
+                    const struct kv_tensor *values,
+                    size_t count,
+                    const struct kv_tensor *outs,
+                    size_t out_count,
+                    kv_ticket *ticket);
+
+/**
+ * Reduces the values that all workers give for a worker, and gives the result to that worker.
+ *
+ * Worker r gets the reduction, in the order of ranks, of the value r of every worker. Values for different
+ * workers may have different shapes.
+ *
+ * @param reduction  as for kv_allreduce().
+ * @param values     `count` tensors of one dtype, one for each worker, in the order of ranks. Lent until
+ *                   the operation completes.
+ * @param count      number of workers.
+ * @param out        receives the result; of the shape and dtype of this worker's own value, which it may be
+ *                   exactly. Lent.
+ * @param ticket     as for kv_allreduce().
+ * @return as kv_allreduce(); `KV_ERR_INVALID_ARGUMENT` for another number of values;
+ *         `KV_ERR_DIFFERS` also if another worker's value for this one has another length.
+ *
+ * Threads: any, one at a time. Blocks: as kv_allreduce().
+ */
+kv_status kv_reduce_scatter(struct kv_store *store,
+                            int32_t reduction,
+                            const struct kv_tensor *values,
+                            size_t count,
+                            const struct kv_tensor *out,
+                            kv_ticket *ticket);
+
+/**
+ * Gives the value of one worker to all.
+ *
+ * @param root     rank of the worker that has the value.
+ * @param tensors  `count` tensors of one shape and dtype, at least one. On the root the first one is the
+ *                 value, which is copied to the others; on other workers all receive it. Lent until the
+ *                 operation completes.
+ * @param count    number of tensors.
+ * @param ticket   as for kv_allreduce().
+ * @return as kv_allreduce(); any dtype is taken.
+ *
+ * Threads: any, one at a time. Blocks: as kv_allreduce().
+ */
+kv_status kv_broadcast_from(struct kv_store *store,
+                            int32_t root,
+                            const struct kv_tensor *tensors,
+                            size_t count,
+                            kv_ticket *ticket);
+
+/**
+ * Gives the values of all workers to all.
+ *
+ * @param value      this worker's value. Lent until the operation completes.
+ * @param outs       `out_count` tensors, one for each worker in the order of ranks: each receives that
+ *                   worker's value and has its number of elements. The out of this worker may be exactly
+ *                   the value. All of one dtype. Lent.
+ * @param out_count  number of workers.
+ * @param ticket     as for kv_allreduce().
+ * @return as kv_allreduce(); any dtype is taken. `KV_ERR_INVALID_ARGUMENT` for another number of outs;
+ *         `KV_ERR_DIFFERS` also if the value of a worker has another length than its out here.
+ *
+ * Threads: any, one at a time. Blocks: as kv_allreduce().
+ */
+kv_status kv_allgather(struct kv_store *store,
+                       const struct kv_tensor *value,
+                       const struct kv_tensor *outs,
+                       size_t out_count,
+                       kv_ticket *ticket);
+
+/**
+ * Gives the values of all workers to one of them.
+ *
+ * @param root       rank of the worker that gets them.
+ * @param value      as for kv_allgather().
+ * @param outs       as for kv_allgather(); not used on other workers than the root.
+ * @param out_count  number of workers, on the root.
+ * @param ticket     as for kv_allreduce().
+ * @return as kv_allgather().
+ *
+ * Threads: any, one at a time. Blocks: as kv_allreduce().
+ */
+kv_status kv_gather(struct kv_store *store,
+                    int32_t root,
+                    const struct kv_tensor *value,
+                    const struct kv_tensor *outs,
+                    size_t out_count,
+                    kv_ticket *ticket);
+
+/**
+ * Gives each worker one of the values of one worker.
+ *
+ * @param root    rank of the worker that has the values.
+ * @param values  on the root `count` tensors, one for each worker in the order of ranks; not used on other
+ *                workers. Lent until the operation completes.
+ * @param count   number of workers, on the root.
+ * @param out     receives this worker's value, of its number of elements; on the root it may be exactly that
+ *                value. All of one dtype. Lent.
+ * @param ticket  as for kv_allreduce().
+ * @return as kv_allgather().
+ *
+ * Threads: any, one at a time. Blocks: as kv_allreduce().
+ */
+kv_status kv_scatter(struct kv_store *store,
+                     int32_t root,
+                     const struct kv_tensor *values,
+                     size_t count,
+                     const struct kv_tensor *out,
+                     kv_ticket *ticket);
+
+/**
+ * Gives each worker one value of every worker.
+ *
+ * Worker r receives the value r of worker s in its out s.
+ *
+ * @param values     `count` tensors, one for each worker in the order of ranks. Lent until the operation
+ *                   completes.
+ * @param count      number of workers.
+ * @param outs       `out_count` tensors, one for each worker in the order of ranks, of the number of elements
+ *                   that it sends. The out of this worker may be exactly its value for itself. All of one
+ *                   dtype. Lent.
+ * @param out_count  number of workers.
+ * @param ticket     as for kv_allreduce().
+ * @return as kv_allgather().
+ *
+ * Threads: any, one at a time. Blocks: as kv_allreduce().
+ */
+kv_status kv_all_to_all(struct kv_store *store,
+                        const struct kv_tensor *values,
+                        size_t count,
+                        const struct kv_tensor *outs,
+                        size_t out_count,
+                        kv_ticket *ticket);
 
 /**
  * Has a function called when an operation has ended, whether well or not; no thread waits for it.

@@ -214,6 +214,22 @@ pub(super) unsafe fn pairs<'a>(
     }
 }
 
+/// The tensors of a call without keys.
+///
+/// # Safety
+/// As for [`pairs`], of the tensors.
+pub(super) unsafe fn tensors<'a>(
+    call: &str,
+    start: *const kv_tensor,
+    count: usize,
+) -> Result<Tensors<'a>> {
+    // SAFETY: the caller's promise; see `pairs`.
+    unsafe {
+        let tensors = array(start.cast::<RawTensor>(), count, call, "the array of tensors")?;
+        Ok(Tensors::Raw(RawTensors::new(tensors)))
+    }
+}
+
 /// The (key, row ids, rows) triples of a call.
 ///
 /// # Safety

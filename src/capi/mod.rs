@@ -23,6 +23,8 @@ mod store;
 
 mod data;
 
+mod collectives;
+
 mod done;
 
 mod rows;

@@ -157,6 +157,20 @@ pub enum kv_node_role {
     KV_ROLE_SCHEDULER = 2,
 }
 
+/// How the values of a collective call become one; see kv_allreduce().
+#[repr(i32)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum kv_reduction {
+    /// The sum.
+    KV_SUM = 0,
+    /// The sum of floats, divided by the number of values.
+    KV_MEAN = 1,
+    /// The largest: of equal ones the first, and the first NaN.
+    KV_MAX = 2,
+    /// The smallest: of equal ones the first, and the first NaN.
+    KV_MIN = 3,
+}
+
 /// How much the logger hears; each level includes those before it.
 #[repr(i32)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

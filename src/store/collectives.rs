@@ -154,7 +154,7 @@ impl Store {
         outs: Tensors<'_>,
     ) -> Result<u64> {
         let _span = spans::enter!("collective", call = head.kind.name());
-        self.enter(CallClass::Now, |local| {
+        self.enter(CallClass::Work, |local| {
             let call = self.checked(head, values, outs)?;
             if let Some(remote) = &self.remote {
                 return remote.submit_collective(call);
