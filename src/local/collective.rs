@@ -381,7 +381,7 @@ impl Reducer {
             if let Some(start) = value.plain() {
                 return Ok((None, start));
             }
-            let buffer = Buffer::new(value.bytes())?;
+            let buffer = Buffer::fixed(value.bytes())?;
             value.copy_to(buffer.as_ptr());
             let start = Array::of(&buffer, self.dtype).start();
             Ok((Some(buffer), start))

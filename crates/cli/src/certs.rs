@@ -49,8 +49,8 @@ enum CertsCommand {
     Scheduler(ListenerOptions),
     /// Make a certificate for servers
     Server(ListenerOptions),
-    /// Make a certificate for workers
-    Worker(ClientCertArgs),
+    /// Make a certificate for workers, which listen for each other in collective calls
+    Worker(ListenerOptions),
     /// Make a certificate for workers that only pull
     Reader(ClientCertArgs),
     /// Make the token of a job, `job.token`, or derive one of it
@@ -104,7 +104,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
             listening(listener, "scheduler")?
         }
         CertsCommand::Server(listener) => listening(listener, "server")?,
-        CertsCommand::Worker(caller) => certificate(caller, "worker", &[])?,
+        CertsCommand::Worker(listener) => listening(listener, "worker")?,
         CertsCommand::Reader(caller) => certificate(caller, "reader", &[])?,
         CertsCommand::Token { place, role: None, .. } => {
             let token = random::<32>().context(RANDOM)? + "\n";

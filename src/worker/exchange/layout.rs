@@ -60,7 +60,7 @@ impl Layout {
 
     /// Memory of this many bytes.
     fn room(&mut self, bytes: usize) -> Result<Span> {
-        let buffer = Buffer::new(bytes)?;
+        let buffer = Buffer::fixed(bytes)?;
         let span = Span::new(buffer.as_ptr(), bytes);
         self.buffers.push(buffer);
         Ok(span)

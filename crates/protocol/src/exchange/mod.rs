@@ -13,6 +13,7 @@ mod plan;
 mod tests;
 
 use std::collections::{BTreeMap, VecDeque};
+use std::mem::discriminant;
 use std::vec::Drain;
 
 use crate::drops::{DropReason, Handled};
@@ -354,11 +355,10 @@ impl<D: Data> Exchanges<D> {
             Content::Segment(segment) => segment.data.len(),
             _ => 0,
         };
-        let has_other = |kept: &VecDeque<(u32, Content<D>)>| {
-            let mut kept = kept.iter().filter(|(sender, _)| *sender == from);
-            kept.any(|(_, content)| !matches!(content, Content::Segment(_)))
+        let is_alike = |(sender, kept): &(u32, Content<D>)| {
+            *sender == from && discriminant(kept) == discriminant(&content)
         };
-        if bytes == 0 && self.early.get(&id).is_some_and(has_other) {
+        if bytes == 0 && self.early.get(&id).is_some_and(|kept| kept.iter().any(is_alike)) {
             return Err(DropReason::Duplicate);
         }
         let other = &mut self.others[from as usize];
