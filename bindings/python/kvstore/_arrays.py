@@ -28,6 +28,7 @@ __all__ = [
     "labelled",
     "located",
     "number_of",
+    "placed",
     "refuse_out",
     "refuse_sparse",
     "row_ids_of",
@@ -86,10 +87,15 @@ def refuse_sparse(array: Any) -> None:
 
 def located(call: str, key: Any, error: BaseException) -> BaseException:
     """The same refusal of an array with its key in the text; other errors are left as they are."""
+    return placed(f"{call}: key {key!r}", error)
+
+
+def placed(label: str, error: BaseException) -> BaseException:
+    """The same refusal with the call and the place of the array in front of its text."""
     if not isinstance(error, (InvalidArgumentError, TypeError)):
         return error
     kind = InvalidArgumentError if isinstance(error, ValueError) else TypeError
-    refusal = kind(f"{call}: key {key!r}: {error}")
+    refusal = kind(f"{label}: {error}")
     refusal.__cause__ = error
     return refusal
 

@@ -19,6 +19,7 @@ from typing import (
 from . import _callbacks, _dtypes, _native
 from ._bound import Bound
 from ._call import check, failure_of, library, wait
+from ._collectives import Collectives
 from ._errors import ClosedError, InvalidArgumentError, Status
 from ._handle import Handle, run_postponed
 from ._keys import keys_of
@@ -67,7 +68,7 @@ class KeyRound(NamedTuple):
 
 
 @_native.with_data_calls
-class KVStore(_native.Store, Unique):
+class KVStore(Collectives, Unique):
     """A store of arrays under keys; `kvstore.create()` makes one.
 
     A key is an integer from 0 to 2**63-1 or a str. Where a method takes a key with an array, it

@@ -9,6 +9,7 @@
 mod bound;
 mod calls;
 mod dlpack;
+mod exchange;
 mod kinds;
 mod lent;
 mod library;
@@ -34,6 +35,8 @@ mod _native {
     };
     #[pymodule_export]
     use crate::dlpack::export;
+    #[pymodule_export]
+    use crate::exchange::Exchange;
     #[pymodule_export]
     use crate::library::bind;
     #[pymodule_export]

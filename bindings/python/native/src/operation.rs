@@ -10,6 +10,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 
 use crate::calls::{Inside, has_raised, take_raised};
+use crate::exchange::ExchangeCall;
 use crate::lent::{Lent, Life, Role};
 use crate::library::{OK, Store, Tensor, function, may_have_written};
 use crate::mappings::{self, Arguments};
@@ -42,13 +43,15 @@ type Two = unsafe extern "C" fn(
 
 /// A C function, by its parameters.
 #[derive(Clone, Copy)]
-enum Function {
+pub enum Function {
     Init(Init),
     One(One),
     /// Rows, with an array of ids for each.
     Rows(Rows),
     /// Values and outs.
     Two(Two),
+    /// Values and outs without keys.
+    Exchange(ExchangeCall),
 }
 
 /// A data call of the library.
@@ -93,12 +96,8 @@ impl Call {
     ) -> PyResult<Operation> {
         let handle = &open(store)?;
         let arguments = (Some(key), Some(arrays), second);
-        Ok(Operation {
-            function: self.function,
-            handle: handle.clone().unbind(),
-            lent: self.describe(handle, arguments, Life::Ticket)?,
-            ticket: AtomicU64::new(0),
-        })
+        let lent = self.describe(handle, arguments, Life::Ticket)?;
+        Ok(Operation::new(self.function, handle, lent))
     }
 }
 
@@ -156,7 +155,7 @@ impl Call {
 }
 
 /// Calls the library; raises what it fails with.
-fn carry_out(
+pub fn carry_out(
     lent: &Lent,
     function: Function,
     handle: &Bound<'_, Handle>,
@@ -239,6 +238,9 @@ unsafe fn call(lent: &Lent, function: Function, store: usize, priority: i32, tic
             Function::One(call) => call(store, keys, tensors, count, priority, ticket),
             Function::Rows(call) => {
                 call(store, other_keys, tensors, others, count, priority, ticket)
+            }
+            Function::Exchange(call) => {
+                call.call(store, (tensors, count), (others, other_count), ticket)
             }
             Function::Two(call) => {
                 call(store, keys, tensors, count, other_keys, others, other_count, priority, ticket)
@@ -331,6 +333,12 @@ pub struct Operation {
     /// The library itself writes the number here: nothing comes between the start of an operation and
     /// the ticket that ends it, not even the handler of a signal.
     ticket: AtomicU64,
+}
+
+impl Operation {
+    pub fn new(function: Function, handle: &Bound<'_, Handle>, lent: Lent) -> Self {
+        Self { function, handle: handle.clone().unbind(), lent, ticket: AtomicU64::new(0) }
+    }
 }
 
 #[pymethods]

@@ -83,6 +83,33 @@ impl<'a, 'py> Lender<'a, 'py> {
         }
     }
 
+    /// Lends arrays without keys: one, or those of a list.
+    pub fn lend_list(&mut self, arrays: &Bound<'py, PyAny>, role: Role) -> PyResult<()> {
+        self.role = role;
+        let what = if matches!(role, Role::Value) { "value" } else { "out" };
+        let Some(items) = Items::of(arrays) else {
+            return self.lend_one(arrays.clone(), what, 0);
+        };
+        for index in 0..items.len() {
+            self.lend_one(items.get(index)?, what, index)?;
+        }
+        Ok(())
+    }
+
+    fn lend_one(&mut self, array: Bound<'py, PyAny>, what: &str, index: usize) -> PyResult<()> {
+        let py = array.py();
+        let kind = self.kinds.of(&array);
+        let label = || format!("{}: {what} {index}", self.call);
+        let added = kind.and_then(|kind| {
+            self.lent.add(0, array, kind, self.role, self.life)?;
+            self.lent.label_stream(|| Ok(label()))
+        });
+        added.or_else(|error| {
+            let error = error.into_value(py);
+            Err(PyErr::from_value(rare(intern!(py, "placed"), (label(), error))?))
+        })
+    }
+
     fn lend_keys(&mut self, keys: &Items<'_, 'py>, arrays: &Bound<'py, PyAny>) -> PyResult<()> {
         let arrays = self.arrays_of(keys, arrays)?;
         for index in 0..keys.len() {
