@@ -520,6 +520,15 @@ private:
     std::size_t count_;
 };
 
+/// The only tensor of a list.
+template <class View>
+const kv_tensor* one(const TensorList<View>& tensors) {
+    if (tensors.size() != 1) {
+        refuse(std::to_string(tensors.size()) + " tensors, where one is given");
+    }
+    return tensors.data();
+}
+
 }  // namespace detail
 
 /// Makes a call queue its work and return a Ticket: `kv::async`, or `kv::async(priority)`.
@@ -934,6 +943,97 @@ public:
         return both(kv_broadcast, keys, values, out_keys, outs, how);
     }
 
+    /// Reduces values of all workers, and gives the result to all. See kv_allreduce().
+    void allreduce(kv_reduction op, const Values& values, const Outs& outs) {
+        detail::check(kv_allreduce(raw(), op, values.data(), values.size(), outs.data(),
+                                   outs.size(), nullptr));
+    }
+    Ticket allreduce(kv_reduction op, const Values& values, const Outs& outs, Async /*how*/) {
+        return started([&](kv_ticket* ticket) {
+            return kv_allreduce(raw(), op, values.data(), values.size(), outs.data(), outs.size(),
+                                ticket);
+        });
+    }
+
+    /// Reduces values of all workers, for the worker of rank `root`. See kv_reduce().
+    void reduce(kv_reduction op, std::int32_t root, const Values& values, const Outs& outs) {
+        detail::check(kv_reduce(raw(), op, root, values.data(), values.size(), outs.data(),
+                                outs.size(), nullptr));
+    }
+    Ticket reduce(kv_reduction op, std::int32_t root, const Values& values, const Outs& outs,
+                  Async /*how*/) {
+        return started([&](kv_ticket* ticket) {
+            return kv_reduce(raw(), op, root, values.data(), values.size(), outs.data(),
+                             outs.size(), ticket);
+        });
+    }
+
+    /// Reduces what all workers give for a worker, for that one. See kv_reduce_scatter().
+    void reduce_scatter(kv_reduction op, const Values& values, const Outs& out) {
+        detail::check(kv_reduce_scatter(raw(), op, values.data(), values.size(), detail::one(out),
+                                        nullptr));
+    }
+    Ticket reduce_scatter(kv_reduction op, const Values& values, const Outs& out, Async /*how*/) {
+        return started([&](kv_ticket* ticket) {
+            return kv_reduce_scatter(raw(), op, values.data(), values.size(), detail::one(out),
+                                     ticket);
+        });
+    }
+
+    /// Gives the first tensor of the worker of rank `root` to all. See kv_broadcast_from().
+    void broadcast_from(std::int32_t root, const Outs& outs) {
+        detail::check(kv_broadcast_from(raw(), root, outs.data(), outs.size(), nullptr));
+    }
+    Ticket broadcast_from(std::int32_t root, const Outs& outs, Async /*how*/) {
+        return started([&](kv_ticket* ticket) {
+            return kv_broadcast_from(raw(), root, outs.data(), outs.size(), ticket);
+        });
+    }
+
+    /// Gives the values of all workers to all: an out for each rank. See kv_allgather().
+    void allgather(const Values& value, const Outs& outs) {
+        detail::check(kv_allgather(raw(), detail::one(value), outs.data(), outs.size(), nullptr));
+    }
+    Ticket allgather(const Values& value, const Outs& outs, Async /*how*/) {
+        return started([&](kv_ticket* ticket) {
+            return kv_allgather(raw(), detail::one(value), outs.data(), outs.size(), ticket);
+        });
+    }
+
+    /// Gives the values of all workers to the worker of rank `root`. See kv_gather().
+    void gather(std::int32_t root, const Values& value, const Outs& outs) {
+        detail::check(kv_gather(raw(), root, detail::one(value), outs.data(), outs.size(),
+                                nullptr));
+    }
+    Ticket gather(std::int32_t root, const Values& value, const Outs& outs, Async /*how*/) {
+        return started([&](kv_ticket* ticket) {
+            return kv_gather(raw(), root, detail::one(value), outs.data(), outs.size(), ticket);
+        });
+    }
+
+    /// Gives each worker one of the values of the worker of rank `root`. See kv_scatter().
+    void scatter(std::int32_t root, const Values& values, const Outs& out) {
+        detail::check(kv_scatter(raw(), root, values.data(), values.size(), detail::one(out),
+                                 nullptr));
+    }
+    Ticket scatter(std::int32_t root, const Values& values, const Outs& out, Async /*how*/) {
+        return started([&](kv_ticket* ticket) {
+            return kv_scatter(raw(), root, values.data(), values.size(), detail::one(out), ticket);
+        });
+    }
+
+    /// Gives each worker one value of every worker. See kv_all_to_all().
+    void all_to_all(const Values& values, const Outs& outs) {
+        detail::check(kv_all_to_all(raw(), values.data(), values.size(), outs.data(), outs.size(),
+                                    nullptr));
+    }
+    Ticket all_to_all(const Values& values, const Outs& outs, Async /*how*/) {
+        return started([&](kv_ticket* ticket) {
+            return kv_all_to_all(raw(), values.data(), values.size(), outs.data(), outs.size(),
+                                 ticket);
+        });
+    }
+
     /// Checks keys with their values and outs once, for calls that repeat; without `out_keys`, the same
     /// keys. The memory of the tensors is lent until the result is destroyed. `{}` stands for no keys and
     /// no tensors: such a list is pulled only, or pushed only. See kv_bind().
@@ -1206,6 +1306,13 @@ private:
         Value value{};
         detail::check(getter(raw(), &value));
         return value;
+    }
+
+    template <class Call>
+    Ticket started(const Call& call) {
+        kv_ticket ticket = 0;
+        detail::check(call(&ticket));
+        return Ticket(raw(), ticket);
     }
 
     void both(decltype(kv_pushpull)* call, const Keys& keys, const Values& values,

@@ -215,14 +215,22 @@ func (f *flat) add(op operation, pair *Pair, pins *runtime.Pinner) error {
 	if t.err != nil {
 		return failf(t.err.Status, "%s: key %v: %s", op.name, pair.Key, t.err.Message)
 	}
+	if t.memory != nil {
+		if err := f.addStream(op, pair.Key, t.memory.stream); err != nil {
+			return err
+		}
+	}
 	f.keys = append(f.keys, C.kv_key(pair.Key))
+	f.describe(t, pins)
+	return nil
+}
+
+// describe pins the memory of a tensor and describes it.
+func (f *flat) describe(t *Tensor, pins *runtime.Pinner) {
 	f.data = append(f.data, t.data)
 	var address uintptr
 	if t.memory != nil {
 		address = t.memory.address
-		if err := f.addStream(op, pair.Key, t.memory.stream); err != nil {
-			return err
-		}
 	}
 	f.numbers = append(f.numbers, C.int64_t(len(t.shape)), C.int64_t(t.dtype),
 		C.int64_t(t.device.Type), C.int64_t(t.device.ID), C.int64_t(t.offset*t.dtype.size()),
@@ -236,7 +244,6 @@ func (f *flat) add(op operation, pair *Pair, pins *runtime.Pinner) error {
 	if t.data != nil {
 		pin(pins, t.data)
 	}
-	return nil
 }
 
 // pin pins memory of Go. Other memory needs no pin, but Go 1.21 panics when asked to.

@@ -121,6 +121,45 @@ static inline kv_status kvstore_go_operate(int operation, kv_store *store, const
     }
 }
 
+enum kvstore_go_collective {
+    KVSTORE_GO_ALLREDUCE,
+    KVSTORE_GO_REDUCE,
+    KVSTORE_GO_REDUCE_SCATTER,
+    KVSTORE_GO_BROADCAST_FROM,
+    KVSTORE_GO_ALLGATHER,
+    KVSTORE_GO_GATHER,
+    KVSTORE_GO_SCATTER,
+    KVSTORE_GO_ALL_TO_ALL
+};
+
+/* The first `count` tensors are values, the next `out_count` are outs. */
+static inline kv_status kvstore_go_exchange(int collective, kv_store *store, int32_t reduction,
+                                            int32_t root, void **data, int64_t *numbers,
+                                            void *tensors, size_t count, size_t out_count,
+                                            kv_ticket *ticket) {
+    kv_tensor *values = (kv_tensor *)tensors;
+    kv_tensor *outs = values + count;
+    kvstore_go_unpack_all(values, data, numbers, count + out_count);
+    switch (collective) {
+    case KVSTORE_GO_ALLREDUCE:
+        return kv_allreduce(store, reduction, values, count, outs, out_count, ticket);
+    case KVSTORE_GO_REDUCE:
+        return kv_reduce(store, reduction, root, values, count, outs, out_count, ticket);
+    case KVSTORE_GO_REDUCE_SCATTER:
+        return kv_reduce_scatter(store, reduction, values, count, outs, ticket);
+    case KVSTORE_GO_BROADCAST_FROM:
+        return kv_broadcast_from(store, root, outs, out_count, ticket);
+    case KVSTORE_GO_ALLGATHER:
+        return kv_allgather(store, values, outs, out_count, ticket);
+    case KVSTORE_GO_GATHER:
+        return kv_gather(store, root, values, outs, out_count, ticket);
+    case KVSTORE_GO_SCATTER:
+        return kv_scatter(store, root, values, count, outs, ticket);
+    default:
+        return kv_all_to_all(store, values, count, outs, out_count, ticket);
+    }
+}
+
 /* The first `count` pairs are values, the next `out_count` are outs; kv_bind() copies all but elements. */
 static inline kv_status kvstore_go_bind(kv_store *store, const kv_key *keys, void **data,
                                         int64_t *numbers, void *tensors, size_t count,

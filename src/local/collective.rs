@@ -39,12 +39,14 @@ pub enum Reduction {
 impl Reduction {
     pub(crate) const ALL: [Self; 4] = [Self::Sum, Self::Mean, Self::Max, Self::Min];
 
+    #[cfg(feature = "dist")]
     pub(crate) fn name(self) -> &'static str {
         ["sum", "mean", "max", "min"][self as usize]
     }
 }
 
 impl CollectiveKind {
+    #[cfg(feature = "dist")]
     pub(crate) const ALL: [Self; 8] = [
         Self::AllReduce,
         Self::Reduce,
@@ -352,6 +354,7 @@ impl Reducer {
     }
 
     /// The same for the values of one worker alone.
+    #[cfg(feature = "dist")]
     pub(crate) fn undivided(self) -> Self {
         Self { divisor: None, ..self }
     }

@@ -1,5 +1,5 @@
 /* The end of a store: kv_close, kv_abort, kv_free. */
-#include "support.h"
+#include "collectives.h"
 
 /* Every call that needs an open store. */
 static void check_refuses_work(kv_store *store) {
@@ -17,6 +17,8 @@ static void check_refuses_work(kv_store *store) {
                  KV_ERR_CLOSED);
     CHECK_STATUS(kv_push_rows(store, &key, &tensor, &tensor, 1, 0, NULL), KV_ERR_CLOSED);
     CHECK_STATUS(kv_pull_rows(store, &key, &tensor, &tensor, 1, 0, &ticket), KV_ERR_CLOSED);
+    check_collectives(store, KV_ERR_CLOSED, NULL);
+    check_collectives(store, KV_ERR_CLOSED, &ticket);
     kv_bound *bound = NULL;
     CHECK_STATUS(kv_bind(store, &key, &tensor, 1, &key, &tensor, 1, &bound), KV_ERR_CLOSED);
     CHECK(bound == NULL);

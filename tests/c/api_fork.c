@@ -1,5 +1,5 @@
 /* fork(): the child cannot use the parent's stores, can make its own, and the parent goes on. */
-#include "support.h"
+#include "collectives.h"
 
 #include <sys/types.h>
 #include <sys/wait.h>
@@ -56,6 +56,8 @@ static void check_everything_is_forked(kv_store *store, kv_ticket ticket) {
     CHECK_STATUS(kv_pushpull(store, &key, &tensor, 1, &key, &tensor, 1, 0, NULL), KV_ERR_FORKED);
     CHECK_STATUS(kv_broadcast(store, &key, &tensor, 1, &key, &tensor, 1, 0, NULL),
                  KV_ERR_FORKED);
+    check_collectives(store, KV_ERR_FORKED, NULL);
+    check_collectives(store, KV_ERR_FORKED, &untouched);
     CHECK_STATUS(kv_init(store, &key, &tensor, 1), KV_ERR_FORKED);
     CHECK_STATUS(kv_push_rows(store, &key, &tensor, &tensor, 1, 0, NULL), KV_ERR_FORKED);
     CHECK_STATUS(kv_pull_rows(store, &key, &tensor, &tensor, 1, 0, NULL), KV_ERR_FORKED);

@@ -1,5 +1,5 @@
 /* NULL in every place of every function: a status or nothing, never a crash. */
-#include "support.h"
+#include "collectives.h"
 
 /* The call is refused, and says why. */
 #define CHECK_REFUSED(call)                              \
@@ -63,6 +63,8 @@ static void without_a_store(void) {
     CHECK_REFUSED(kv_bound_push(NULL, 0, NULL));
     CHECK_REFUSED(kv_bound_pull(NULL, 0, &ticket));
     CHECK_REFUSED(kv_bound_pushpull(NULL, 0, NULL));
+    check_collectives(NULL, KV_ERR_INVALID_ARGUMENT, NULL);
+    check_collectives(NULL, KV_ERR_INVALID_ARGUMENT, &ticket);
     kv_bound_free(NULL);
     CHECK_REFUSED(kv_remove(NULL, &key, 1));
     CHECK_REFUSED(kv_wait(NULL, 1, 0));

@@ -1,5 +1,5 @@
 /* Calls from inside an updater: few work on its own store, all work on another one. */
-#include "support.h"
+#include "collectives.h"
 
 typedef struct inside {
     kv_store *store, *other;
@@ -56,6 +56,8 @@ static void check_calls_that_do_not(inside *own, kv_key key) {
     CHECK_STATUS(kv_broadcast(store, &other, &tensor, 1, &key, &tensor, 1, 0, NULL),
                  KV_ERR_REENTRANT);
     CHECK_STATUS(kv_bind(store, &key, &tensor, 1, &key, &tensor, 1, &(kv_bound *){NULL}), KV_ERR_REENTRANT);
+    check_collectives(store, KV_ERR_REENTRANT, NULL);
+    check_collectives(store, KV_ERR_REENTRANT, &ticket);
     CHECK_STATUS(kv_bound_push(own->bound, 0, NULL), KV_ERR_REENTRANT);
     CHECK_STATUS(kv_bound_pull(own->bound, 0, NULL), KV_ERR_REENTRANT);
     CHECK_STATUS(kv_bound_pushpull(own->bound, 0, &ticket), KV_ERR_REENTRANT);

@@ -5,7 +5,7 @@
 #ifndef FAULT_H
 #define FAULT_H
 
-#include "support.h"
+#include "collectives.h"
 
 /* Where standard output and standard error went before hush(). */
 typedef struct silence {
@@ -52,6 +52,7 @@ static inline void check_poisoned(kv_store *store, kv_ticket ticket) {
                  KV_ERR_POISONED);
     CHECK_STATUS(kv_broadcast(store, &key, &tensor, 1, &key, &tensor, 1, 0, NULL),
                  KV_ERR_POISONED);
+    check_collectives(store, KV_ERR_POISONED, NULL);
     CHECK_STATUS(kv_init(store, &key, &tensor, 1), KV_ERR_POISONED);
     CHECK_STATUS(kv_bind(store, &key, &tensor, 1, &key, &tensor, 1, &(kv_bound *){NULL}), KV_ERR_POISONED);
     CHECK_STATUS(kv_remove(store, &key, 1), KV_ERR_POISONED);

@@ -1,0 +1,78 @@
+package kvstore
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+	"time"
+)
+
+func TestCollectivesOfALocalStore(t *testing.T) {
+	store := open(t, "local", nil)
+	a, b, out := []float32{1, 5}, []float32{10, 2}, make([]float32, 2)
+	values := []Tensor{Of(a), Of(b)}
+	own := []Tensor{Of(a)}
+	for _, it := range []struct {
+		call   Collective
+		wanted []float32
+	}{
+		{AllReduce(Sum, values, Of(out)), []float32{11, 7}},
+		{AllReduce(Mean, values, Of(out)), []float32{5.5, 3.5}},
+		{Reduce(Max, 0, values, Of(out)), []float32{10, 5}},
+		{Reduce(Min, 0, values, Of(out)), []float32{1, 2}},
+		{ReduceScatter(Sum, own, Of(out)), a},
+		{BroadcastFrom(0, Of(a), Of(out)), a},
+		{AllGather(Of(a), Of(out)), a},
+		{Gather(0, Of(a), Of(out)), a},
+		{Scatter(0, own, Of(out)), a},
+		{AllToAll(own, []Tensor{Of(out)}), a},
+	} {
+		for _, ctx := range contexts(t) {
+			clear(out)
+			if err := store.Exchange(ctx, it.call); err != nil || !slices.Equal(out, it.wanted) {
+				t.Fatalf("%s gives %v, %v", it.call.name, out, err)
+			}
+		}
+		clear(out)
+		ticket, err := store.ExchangeAsync(it.call)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := ticket.Wait(context.Background()); err != nil || !slices.Equal(out, it.wanted) {
+			t.Fatalf("%s gives %v, %v", it.call.name, out, err)
+		}
+	}
+}
+
+// contexts gives one that never ends, and one that could.
+func contexts(t *testing.T) []context.Context {
+	limited, cancel := context.WithTimeout(context.Background(), time.Minute)
+	t.Cleanup(cancel)
+	return []context.Context{context.Background(), limited}
+}
+
+func TestCollectivesRefuse(t *testing.T) {
+	store := open(t, "local", nil)
+	a, longer := []float32{1, 5}, make([]float32, 3)
+	own := []Tensor{Of(a)}
+	for _, it := range []struct {
+		call   Collective
+		wanted error
+	}{
+		{AllReduce(Sum, own, Of(longer)), ErrShapeMismatch},
+		{AllReduce(Sum, own, Of([]int32{1, 2})), ErrDTypeMismatch},
+		{AllReduce(Mean, []Tensor{Of([]int32{1})}), ErrUnsupported},
+		{Reduce(Sum, 1, own), ErrInvalidArgument},
+		{AllGather(Of(a)), ErrInvalidArgument},
+	} {
+		if err := store.Exchange(context.Background(), it.call); !errors.Is(err, it.wanted) {
+			t.Errorf("%s gives %v", it.call.name, err)
+		}
+	}
+	ended, cancel := context.WithCancel(context.Background())
+	cancel()
+	if err := store.Exchange(ended, AllReduce(Sum, own)); !errors.Is(err, context.Canceled) {
+		t.Errorf("after the end of its context: %v", err)
+	}
+}
