@@ -3,6 +3,8 @@
 // In the header behind the functions of this file.
 mod bound;
 
+mod collectives;
+
 use std::ffi::c_char;
 
 use super::guard::{guard_store, guard_store_in_callback};

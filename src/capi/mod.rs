@@ -23,8 +23,6 @@ mod store;
 
 mod data;
 
-mod collectives;
-
 mod done;
 
 mod rows;

@@ -17,7 +17,6 @@
 mod constants;
 mod convert;
 mod divided;
-mod extreme;
 mod half;
 #[cfg(test)]
 pub(crate) mod interpreted;
@@ -35,7 +34,6 @@ mod widened;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
-pub(crate) use extreme::Extreme;
 pub(crate) use loops::Loop;
 pub(crate) use measure::{Measure, Measuring, Meter, PartNumbers, Squares};
 pub(crate) use norm::NormRule;
@@ -43,7 +41,7 @@ pub(crate) use number::Number;
 #[cfg(test)]
 pub(crate) use record::{Recording, Use};
 pub(crate) use rule::{Formula, KernelFormula, MAX_STATES, Rule, RuleTarget};
-pub(crate) use sum::{PartialSums, Pass, Position, SumOrder, Traffic};
+pub(crate) use sum::{Extreme, PartialSums, Pass, Position, SumOrder, Traffic};
 
 use crate::error::{Result, fail};
 use crate::tensor::{Array, DType};

@@ -1,10 +1,12 @@
 //! Sums written to one place or several in a single pass over memory.
 
+mod extreme;
 mod order;
 mod partial;
 
 use std::ptr::{null, null_mut};
 
+pub(crate) use extreme::Extreme;
 pub(crate) use order::SumOrder;
 pub(super) use order::{Adding, EitherOfFew, Joined, LeftToRight, TreeOfFew, dense_joins};
 pub(crate) use partial::{PartialSums, Position};

@@ -3,7 +3,7 @@
 use super::{CallClass, Store, Tensors};
 use crate::error::Result;
 use crate::local::collective::{
-    CollectiveCall, CollectiveHead, CollectiveKind, Place, Reduction, alone,
+    CollectiveCall, CollectiveHead, CollectiveKind, Reduction, WorkerPlace, alone,
 };
 use crate::local::ticket::OperationLabel;
 use crate::spans;
@@ -127,7 +127,7 @@ impl Store {
             Some(remote) => (remote.rank(), remote.workers()),
             None => (0, 1),
         };
-        CollectiveCall::new(head, Place { rank, workers }, values, outs)
+        CollectiveCall::new(head, WorkerPlace { rank, workers }, values, outs)
     }
 
     pub(crate) fn collective(

@@ -2,9 +2,9 @@
 
 use smallvec::SmallVec;
 
-use super::run::{ReducedPart, Span};
+use super::span::{ByteSpan, ReducedPart};
 use crate::error::Result;
-use crate::local::collective::{CollectiveCall, CollectiveKind, LentTensor, Place, Reducer, copy};
+use crate::local::collective::{CollectiveCall, CollectiveKind, LentTensor, Reducer, WorkerPlace};
 use crate::tensor::Buffer;
 
 /// Length in bytes up to which an array to be reduced is sent whole, which takes one step instead of two.
@@ -16,25 +16,29 @@ const PART: usize = 64;
 /// The segments of a call, by rank.
 pub(super) struct Layout {
     /// What each other rank gets first.
-    pub(super) sends: Vec<Span>,
+    pub(super) sends: Vec<ByteSpan>,
     /// Where each other rank's contribution goes; of those that are reduced only its length counts.
-    pub(super) receives: Vec<Span>,
+    pub(super) receives: Vec<ByteSpan>,
     pub(super) reduced: Option<ReducedPart>,
     /// Ranks that get the result of the part.
     pub(super) result_receivers: Vec<u32>,
     /// Where the results of other ranks go.
-    pub(super) results: Vec<Span>,
+    pub(super) results: Vec<ByteSpan>,
     /// Elements that each worker contributes, where all contribute as many.
     pub(super) count: u64,
     /// Where the result is from which outs are copied at the end, and how many outs at the front have it already.
-    pub(super) copies: Option<(Span, usize)>,
+    pub(super) copies: Option<(ByteSpan, usize)>,
     /// Memory of the call itself.
     pub(super) buffers: SmallVec<[Buffer; 2]>,
 }
 
 impl Layout {
-    pub(super) fn new(call: &CollectiveCall, place: Place, reducer: &Reducer) -> Result<Self> {
-        let none = || vec![Span::NONE; place.workers as usize];
+    pub(super) fn new(
+        call: &CollectiveCall,
+        place: WorkerPlace,
+        reducer: &Reducer,
+    ) -> Result<Self> {
+        let none = || vec![ByteSpan::NONE; place.workers as usize];
         let mut layout = Self {
             sends: none(),
             receives: none(),
@@ -59,17 +63,17 @@ impl Layout {
     }
 
     /// Memory of this many bytes.
-    fn room(&mut self, bytes: usize) -> Result<Span> {
+    fn room(&mut self, bytes: usize) -> Result<ByteSpan> {
         let buffer = Buffer::fixed(bytes)?;
-        let span = Span::new(buffer.as_ptr(), bytes);
+        let span = ByteSpan::new(buffer.as_ptr(), bytes);
         self.buffers.push(buffer);
         Ok(span)
     }
 
     /// A value as a plain array.
-    fn plain(&mut self, value: &LentTensor) -> Result<Span> {
+    fn plain(&mut self, value: &LentTensor) -> Result<ByteSpan> {
         if let Some(start) = value.plain() {
-            return Ok(Span::new(start, value.bytes()));
+            return Ok(ByteSpan::new(start, value.bytes()));
         }
         let span = self.room(value.bytes())?;
         value.copy_to(span.start());
@@ -77,10 +81,10 @@ impl Layout {
     }
 
     /// A plain array for what comes to an out; an out of another layout gets it at the end.
-    fn place_of(&mut self, outs: &[LentTensor]) -> Result<Span> {
-        let Some(first) = outs.first() else { return Ok(Span::NONE) };
+    fn place_of(&mut self, outs: &[LentTensor]) -> Result<ByteSpan> {
+        let Some(first) = outs.first() else { return Ok(ByteSpan::NONE) };
         if let Some(start) = first.plain() {
-            let span = Span::new(start, first.bytes());
+            let span = ByteSpan::new(start, first.bytes());
             self.copies = Some((span, 1));
             return Ok(span);
         }
@@ -89,7 +93,12 @@ impl Layout {
         Ok(span)
     }
 
-    fn reduce(&mut self, call: &CollectiveCall, place: Place, reducer: &Reducer) -> Result<()> {
+    fn reduce(
+        &mut self,
+        call: &CollectiveCall,
+        place: WorkerPlace,
+        reducer: &Reducer,
+    ) -> Result<()> {
         let CollectiveCall { head, values, outs, dtype } = call;
         let own = match &values[..] {
             [only] => self.plain(only)?,
@@ -120,10 +129,10 @@ impl Layout {
             return Ok(());
         }
         let part =
-            |rank: u32, of: Span| of.part(&elements(count, place.workers, rank), dtype.size());
+            |rank: u32, of: ByteSpan| of.part(&elements(count, place.workers, rank), dtype.size());
         let mine = part(place.rank, own);
         let out = match part(place.rank, result) {
-            Span::NONE => self.room(mine.len())?,
+            ByteSpan::NONE => self.room(mine.len())?,
             out => out,
         };
         self.reduced = Some(ReducedPart { own: mine, out });
@@ -142,7 +151,7 @@ impl Layout {
         Ok(())
     }
 
-    fn reduce_scatter(&mut self, call: &CollectiveCall, place: Place) -> Result<()> {
+    fn reduce_scatter(&mut self, call: &CollectiveCall, place: WorkerPlace) -> Result<()> {
         let own = self.plain(&call.values[place.rank as usize])?;
         let out = self.place_of(&call.outs)?;
         self.reduced = Some(ReducedPart { own, out });
@@ -153,7 +162,7 @@ impl Layout {
         Ok(())
     }
 
-    fn broadcast(&mut self, call: &CollectiveCall, place: Place) -> Result<()> {
+    fn broadcast(&mut self, call: &CollectiveCall, place: WorkerPlace) -> Result<()> {
         let root = call.head.root;
         if root != place.rank {
             self.receives[root as usize] = self.place_of(&call.outs)?;
@@ -167,7 +176,7 @@ impl Layout {
         Ok(())
     }
 
-    fn gather(&mut self, call: &CollectiveCall, place: Place) -> Result<()> {
+    fn gather(&mut self, call: &CollectiveCall, place: WorkerPlace) -> Result<()> {
         let own = self.plain(&call.values[0])?;
         let all = call.head.kind == CollectiveKind::AllGather;
         for rank in others(place) {
@@ -183,17 +192,17 @@ impl Layout {
     }
 
     /// Each out takes the segment of its rank.
-    fn receive_outs(&mut self, call: &CollectiveCall, place: Place) -> Result<()> {
+    fn receive_outs(&mut self, call: &CollectiveCall, place: WorkerPlace) -> Result<()> {
         for (rank, out) in (0..).zip(&call.outs).filter(|(rank, _)| *rank != place.rank) {
             self.receives[rank as usize] = match out.plain() {
-                Some(start) => Span::new(start, out.bytes()),
+                Some(start) => ByteSpan::new(start, out.bytes()),
                 None => self.room(out.bytes())?,
             };
         }
         Ok(())
     }
 
-    fn scatter(&mut self, call: &CollectiveCall, place: Place) -> Result<()> {
+    fn scatter(&mut self, call: &CollectiveCall, place: WorkerPlace) -> Result<()> {
         let root = call.head.root;
         if root != place.rank {
             self.receives[root as usize] = self.place_of(&call.outs)?;
@@ -207,7 +216,7 @@ impl Layout {
         Ok(())
     }
 
-    fn all_to_all(&mut self, call: &CollectiveCall, place: Place) -> Result<()> {
+    fn all_to_all(&mut self, call: &CollectiveCall, place: WorkerPlace) -> Result<()> {
         let me = place.rank as usize;
         for rank in others(place) {
             self.sends[rank as usize] = self.plain(&call.values[rank as usize])?;
@@ -219,7 +228,7 @@ impl Layout {
     }
 
     /// Copies what has arrived to outs that are no plain arrays, and to further outs.
-    pub(super) fn hand_out(&self, call: &CollectiveCall, place: Place) {
+    pub(super) fn hand_out(&self, call: &CollectiveCall, place: WorkerPlace) {
         if let Some((from, done)) = self.copies {
             call.outs[done..].iter().for_each(|out| out.copy_from(from.start()));
         }
@@ -234,7 +243,7 @@ impl Layout {
     }
 }
 
-fn others(place: Place) -> impl Iterator<Item = u32> {
+fn others(place: WorkerPlace) -> impl Iterator<Item = u32> {
     (0..place.workers).filter(move |rank| *rank != place.rank)
 }
 
@@ -243,22 +252,6 @@ fn elements(count: usize, workers: u32, rank: u32) -> std::ops::Range<usize> {
     let each = count.div_ceil(workers as usize).next_multiple_of(PART);
     let start = (each * rank as usize).min(count);
     start..(start + each).min(count)
-}
-
-impl Span {
-    fn part(self, elements: &std::ops::Range<usize>, size: usize) -> Self {
-        if self.is_empty() || elements.is_empty() {
-            return Self::NONE;
-        }
-        self.from(elements.start * size, elements.len() * size)
-    }
-}
-
-/// Copies a received piece to its place in a segment.
-pub(super) fn put(segment: Span, at: usize, bytes: &[u8]) {
-    if at.checked_add(bytes.len()).is_some_and(|end| end <= segment.len()) {
-        copy(segment.from(at, bytes.len()).start(), bytes.as_ptr(), bytes.len());
-    }
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 
 mod layout;
 mod run;
+mod span;
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -17,11 +18,13 @@ use crate::error::{Error, Result, fail};
 use crate::interrupt;
 use crate::job::errors::error_of;
 use crate::job::options::{self, exchange_place};
-use crate::local::collective::{CollectiveCall, CollectiveKind, Place, Reducer, Reduction, alone};
+use crate::local::collective::{
+    CollectiveCall, CollectiveKind, Reducer, Reduction, WorkerPlace, alone,
+};
 use crate::local::kind::StoreKind;
 use crate::local::{Local, poisoned};
 use crate::panics;
-use crate::runtime::{Bytes, Driver, DriverHost, ReceiveTarget};
+use crate::runtime::{BlockPool, Bytes, Driver, DriverHost, ReceiveTarget};
 use crate::search;
 use crate::tensor::DType;
 use crate::transport;
@@ -29,10 +32,7 @@ use kvstore_protocol::{
     EXCHANGES, ExchangeAction, ExchangeAddress, ExchangeId, ExchangeTerms, Exchanges, Failure,
     Header, Limits, Reason,
 };
-use run::ExchangeRun;
-
-/// Number of pieces whose list needs no allocation.
-const PIECES: usize = 8;
+use run::{ExchangeHome, ExchangeRun};
 
 /// Maximum time for the others to acknowledge the last segments before this worker leaves.
 const LAST_WORDS: Duration = Duration::from_secs(5);
@@ -59,7 +59,7 @@ pub(super) struct ExchangeHost {
 }
 
 /// An action for a call.
-pub(super) type Task = (Arc<ExchangeRun>, ExchangeAction<Bytes>);
+pub(super) type ExchangeTask = (Arc<ExchangeRun>, ExchangeAction<Bytes>);
 
 impl WorkerExchanges {
     pub(super) fn new(job: &JobConfig, rank: u32, kind: StoreKind) -> Self {
@@ -117,8 +117,8 @@ impl ExchangeHub {
 }
 
 impl WorkerStore {
-    fn seat(&self) -> Place {
-        Place { rank: self.rank, workers: self.workers }
+    fn seat(&self) -> WorkerPlace {
+        WorkerPlace { rank: self.rank, workers: self.workers }
     }
 
     /// The driver of exchanges; the first call waits for all other workers to make one.
@@ -185,7 +185,8 @@ impl WorkerStore {
         let all = self.workers as u64
             * if head.kind == CollectiveKind::ReduceScatter { 1 } else { of_each as u64 };
         let reducer = Reducer::new(self.local.keys.team, call.dtype, head.reduction, all);
-        let mut run = ExchangeRun::new(call, self.seat(), reducer, ticket, driver)?;
+        let mut run =
+            ExchangeRun::new(call, self.seat(), reducer, ticket, Arc::clone(driver) as Arc<_>)?;
         let mean_of = if head.reduction == Reduction::Mean { of_each } else { 0 };
         let reduction = if head.kind.reduces() { head.reduction as u32 } else { 0 };
         let number = u32::try_from(mean_of).unwrap_or(u32::MAX).min(0xffff);
@@ -303,9 +304,23 @@ impl ExchangeHost {
     }
 }
 
+impl ExchangeHome for Driver<ExchangeHost> {
+    fn settle(&self, run: &Arc<ExchangeRun>) {
+        self.host.settle(run);
+    }
+
+    fn reduced(self: Arc<Self>, exchange: ExchangeId, at: u64, data: &Bytes) {
+        self.step(|machine, _| machine.reduced(exchange, at, data));
+    }
+
+    fn blocks(&self) -> &Arc<BlockPool> {
+        &self.blocks
+    }
+}
+
 impl DriverHost for ExchangeHost {
     type Machine = Exchanges<Bytes>;
-    type Todo = Vec<Task>;
+    type Todo = Vec<ExchangeTask>;
     type Registry = HashMap<ExchangeId, Arc<ExchangeRun>>;
 
     fn registry(&self) -> Self::Registry {
@@ -316,7 +331,7 @@ impl DriverHost for ExchangeHost {
         &self,
         machine: &mut Self::Machine,
         open: &mut Self::Registry,
-        todo: &mut Vec<Task>,
+        todo: &mut Vec<ExchangeTask>,
     ) {
         for action in machine.actions() {
             let run = match &action {
@@ -342,7 +357,7 @@ impl DriverHost for ExchangeHost {
         run.landing(head.rank, is_result, head.offset, len)
     }
 
-    fn carry_out(&self, driver: &Arc<Driver<Self>>, todo: Vec<Task>) {
+    fn carry_out(&self, driver: &Arc<Driver<Self>>, todo: Vec<ExchangeTask>) {
         let mut bug = None;
         for (run, action) in todo {
             // The event is settled even after a panic: otherwise the call would never end.

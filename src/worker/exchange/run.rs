@@ -1,70 +1,38 @@
 //! A collective call under way (also called: request): its memory, and the events that complete it.
 #![allow(unsafe_code, reason = "segments arrive in the memory that callers lend")]
 
-use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use smallvec::SmallVec;
 
-use super::layout::{Layout, put};
-use super::{ExchangeHost, PIECES};
+use super::layout::Layout;
+use super::span::{ByteSpan, ReducedPart};
 use crate::error::{Error, Result};
-use crate::local::collective::{CollectiveCall, Place, Reducer};
-use crate::runtime::{BlockPool, Bytes, Driver, Loan, ReceiveTarget, Receiver};
+use crate::local::collective::{CollectiveCall, Reducer, WorkerPlace};
+use crate::runtime::{BlockPool, Bytes, Loan, ReceiveTarget, Receiver};
 use crate::sys::DefaultFloats;
 use crate::sys::sync::{Condvar, Mutex};
 use kvstore_protocol::{Data as _, ExchangeId, ExchangePlan, ExchangeTerms, Time};
 
-/// Bytes that a call has lent, or that are its own.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Span {
-    start: *mut u8,
-    len: usize,
+/// The driver of exchanges, for its calls.
+pub(super) trait ExchangeHome: Send + Sync {
+    /// Removes an outstanding event of a call; completes the call after the last one.
+    fn settle(&self, run: &Arc<ExchangeRun>);
+
+    /// A piece of a result is there.
+    fn reduced(self: Arc<Self>, exchange: ExchangeId, at: u64, data: &Bytes);
+
+    fn blocks(&self) -> &Arc<BlockPool>;
 }
 
-// SAFETY: the memory is lent to the call, whatever its threads.
-unsafe impl Send for Span {}
-// SAFETY: the memory is lent to the call; its threads write disjoint parts.
-unsafe impl Sync for Span {}
-
-impl Span {
-    pub(super) const NONE: Self = Self { start: ptr::null_mut(), len: 0 };
-
-    pub(super) fn new(start: *mut u8, len: usize) -> Self {
-        if len == 0 { Self::NONE } else { Self { start, len } }
-    }
-
-    pub(super) fn start(self) -> *mut u8 {
-        self.start
-    }
-
-    pub(super) fn len(self) -> usize {
-        self.len
-    }
-
-    pub(super) fn is_empty(self) -> bool {
-        self.len == 0
-    }
-
-    /// A part of it.
-    pub(super) fn from(self, at: usize, len: usize) -> Self {
-        debug_assert!(at + len <= self.len, "a part of its span");
-        Self::new(self.start.wrapping_add(at), len)
-    }
-}
-
-/// The part of an array that this worker reduces.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct ReducedPart {
-    pub(super) own: Span,
-    pub(super) out: Span,
-}
+/// Number of pieces whose list needs no allocation.
+const PIECES: usize = 8;
 
 pub(in crate::worker) struct ExchangeRun {
     call: CollectiveCall,
-    place: Place,
+    place: WorkerPlace,
     layout: Layout,
     reducer: Reducer,
     /// Loans of what is sent from where it lies; the last one is that of the result.
@@ -72,7 +40,7 @@ pub(in crate::worker) struct ExchangeRun {
     result: Option<Bytes>,
     /// Number of the ticket, for a call that has one.
     pub(super) ticket: Option<u64>,
-    home: Arc<Driver<ExchangeHost>>,
+    home: Arc<dyn ExchangeHome>,
     /// Outstanding events: actions under way, and one for the end of the exchange.
     events: AtomicUsize,
     state: Mutex<RunState>,
@@ -89,10 +57,10 @@ impl ExchangeRun {
     /// Prepares the memory of a call, and what it sends.
     pub(super) fn new(
         call: CollectiveCall,
-        place: Place,
+        place: WorkerPlace,
         reducer: Reducer,
         ticket: Option<u64>,
-        home: &Arc<Driver<ExchangeHost>>,
+        home: Arc<dyn ExchangeHome>,
     ) -> Result<Self> {
         let layout = Layout::new(&call, place, &reducer)?;
         Ok(Self {
@@ -103,7 +71,7 @@ impl ExchangeRun {
             loans: SmallVec::new(),
             result: None,
             ticket,
-            home: Arc::clone(home),
+            home,
             events: AtomicUsize::new(1),
             state: Mutex::default(),
             changed: Condvar::new(),
@@ -112,12 +80,12 @@ impl ExchangeRun {
 
     /// What the machine does for the call. Large segments are lent, small ones copied.
     pub(super) fn plan(&mut self, what: u32, deadline: Time) -> Result<ExchangePlan<Bytes>> {
-        let blocks = Arc::clone(&self.home.blocks);
+        let blocks = Arc::clone(self.home.blocks());
         let largest = self.layout.sends.iter().map(|span| span.len()).max().unwrap_or(0);
         let reduced = self.layout.reduced.map_or(0, |part| part.out.len());
         let sends_result = !self.layout.result_receivers.is_empty();
         let is_lent = largest.max(if sends_result { reduced } else { 0 }) > COPIED;
-        let mut made: SmallVec<[(Span, Bytes); 4]> = SmallVec::new();
+        let mut made: SmallVec<[(ByteSpan, Bytes); 4]> = SmallVec::new();
         let mut sends = Vec::with_capacity(self.layout.sends.len());
         for span in self.layout.sends.clone() {
             if span.is_empty() {
@@ -136,7 +104,7 @@ impl ExchangeRun {
         if sends_result && let Some(part) = self.layout.reduced {
             self.result = Some(self.lend(part.out));
         }
-        let lengths = |spans: &[Span]| spans.iter().map(|span| span.len() as u64).collect();
+        let lengths = |spans: &[ByteSpan]| spans.iter().map(|span| span.len() as u64).collect();
         let reduced = self.layout.reduced.map(|part| part.own.len() as u64);
         let CollectiveCall { head, dtype, .. } = &self.call;
         Ok(ExchangePlan {
@@ -156,21 +124,26 @@ impl ExchangeRun {
         })
     }
 
-    fn outgoing(&mut self, span: Span, is_lent: bool, blocks: &Arc<BlockPool>) -> Result<Bytes> {
+    fn outgoing(
+        &mut self,
+        span: ByteSpan,
+        is_lent: bool,
+        blocks: &Arc<BlockPool>,
+    ) -> Result<Bytes> {
         if is_lent {
             return Ok(self.lend(span));
         }
         // SAFETY: the checks of the call have found the array.
-        let bytes = unsafe { std::slice::from_raw_parts(span.start, span.len) };
+        let bytes = unsafe { std::slice::from_raw_parts(span.start(), span.len()) };
         Ok(Bytes::of_block(blocks.join(&[bytes])?))
     }
 
-    fn lend(&mut self, span: Span) -> Bytes {
+    fn lend(&mut self, span: ByteSpan) -> Bytes {
         // SAFETY: the call keeps the memory until its loans have ended; what is sent of a result is not written
         // any more.
-        let loan = Arc::new(unsafe { Loan::new(span.start, span.len) });
+        let loan = Arc::new(unsafe { Loan::new(span.start(), span.len()) });
         self.loans.push(Arc::clone(&loan));
-        Bytes::of_loan(loan, span.len)
+        Bytes::of_loan(loan, span.len())
     }
 
     /// Adds an outstanding event.
@@ -192,16 +165,16 @@ impl ExchangeRun {
         self.call.head.kind.name()
     }
 
-    fn place_of(&self, from: u32, is_result: bool) -> Span {
+    fn place_of(&self, from: u32, is_result: bool) -> ByteSpan {
         let spans = if is_result { &self.layout.results } else { &self.layout.receives };
-        spans.get(from as usize).copied().unwrap_or(Span::NONE)
+        spans.get(from as usize).copied().unwrap_or(ByteSpan::NONE)
     }
 
     /// Copies a piece to its place.
     pub(super) fn fill(&self, from: u32, is_result: bool, at: u64, data: &Bytes) {
         let (segment, at) = (self.place_of(from, is_result), usize::try_from(at));
         if let Ok(at) = at {
-            data.read(|bytes| put(segment, at, bytes));
+            data.read(|bytes| segment.put(at, bytes));
         }
     }
 
@@ -222,7 +195,7 @@ impl ExchangeRun {
         let call = Arc::clone(self) as Arc<dyn Receiver>;
         // SAFETY: inside of an out, or of memory of the call, which is lent until all its events have ended; pieces
         // are disjoint.
-        Some(unsafe { ReceiveTarget::new(segment.from(at, len).start, len, call) })
+        Some(unsafe { ReceiveTarget::new(segment.from(at, len).start(), len, call) })
     }
 
     /// Reduces the pieces of all ranks, and has the result sent.
@@ -236,22 +209,22 @@ impl ExchangeRun {
         let mut inputs: SmallVec<[*const u8; PIECES]> = SmallVec::new();
         for (rank, piece) in pieces {
             if inputs.len() == self.place.rank as usize {
-                inputs.push(own.from(start, len).start);
+                inputs.push(own.from(start, len).start());
             }
             let Some(bytes) = piece.in_block() else { return };
             debug_assert!(*rank != self.place.rank && bytes.len() == len);
             inputs.push(bytes.as_ptr());
         }
         if inputs.len() == self.place.rank as usize {
-            inputs.push(own.from(start, len).start);
+            inputs.push(own.from(start, len).start());
         }
         let _floats = DefaultFloats::enter();
         let count = len / self.reducer.dtype.size();
         // SAFETY: pieces of one length, each in its block; the out may be exactly this worker's own.
-        unsafe { self.reducer.reduce(&inputs, out.from(start, len).start, count) };
+        unsafe { self.reducer.reduce(&inputs, out.from(start, len).start(), count) };
         let result = self.result.as_ref().map(|result| result.part(at, len as u64));
         let result = result.unwrap_or_else(|| first.part(0, 0));
-        self.home.step(|machine, _| machine.reduced(id, at, &result));
+        Arc::clone(&self.home).reduced(id, at, &result);
     }
 
     /// Ends the loans and copies results to the outs; gives the result.
@@ -262,7 +235,7 @@ impl ExchangeRun {
                 Ok(()) => loan.end(),
                 // Frames in flight are still sent, so they keep a copy.
                 Err(_) => {
-                    if let Err(error) = loan.copy(&self.home.blocks) {
+                    if let Err(error) = loan.copy(self.home.blocks()) {
                         result = Err(error);
                     }
                 }
@@ -301,7 +274,7 @@ impl ExchangeRun {
 impl Receiver for ExchangeRun {
     fn received(self: Arc<Self>) {
         let home = Arc::clone(&self.home);
-        home.host.settle(&self);
+        home.settle(&self);
     }
 }
 

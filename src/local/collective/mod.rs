@@ -1,14 +1,21 @@
-//! CollectiveCall calls, which exchange values between workers without keys (also called: collective operations): what
-//! each takes and gives, the checks of its tensors, and its arithmetic.
-#![allow(unsafe_code, reason = "plain arrays are reduced in the memory that callers lend")]
+//! Collective calls, which exchange values between workers without keys (also called: collective operations): what
+//! each takes and gives, and the checks of its tensors.
+
+mod lent_tensor;
+mod reducer;
 
 use smallvec::SmallVec;
 
 use crate::error::{Result, fail};
-use crate::kernel::{Extreme, Isa, Pass, SumOrder, Traffic};
 use crate::local::merge::Team;
 use crate::local::plan::Tensors;
-use crate::tensor::{Array, Buffer, DType, Lent, Tensor};
+use crate::tensor::{Buffer, DType};
+pub(crate) use lent_tensor::LentTensor;
+#[cfg(feature = "dist")]
+pub(crate) use lent_tensor::copy;
+use lent_tensor::lend;
+pub(crate) use reducer::Reducer;
+pub use reducer::Reduction;
 
 /// The collective calls; the codes are those of the wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,28 +28,6 @@ pub(crate) enum CollectiveKind {
     Gather = 6,
     Scatter = 7,
     AllToAll = 8,
-}
-
-/// How values of several workers become one (also called: reduction operator); the codes are those of the wire.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reduction {
-    /// The sum, in the order of ranks; integers wrap.
-    Sum = 0,
-    /// The sum of floats, divided once by the number of values.
-    Mean = 1,
-    /// The largest; a NaN is one.
-    Max = 2,
-    /// The smallest; a NaN is one.
-    Min = 3,
-}
-
-impl Reduction {
-    pub(crate) const ALL: [Self; 4] = [Self::Sum, Self::Mean, Self::Max, Self::Min];
-
-    #[cfg(feature = "dist")]
-    pub(crate) fn name(self) -> &'static str {
-        ["sum", "mean", "max", "min"][self as usize]
-    }
 }
 
 impl CollectiveKind {
@@ -107,69 +92,9 @@ pub(crate) struct CollectiveHead {
 
 /// A worker among those that make a call.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Place {
+pub(crate) struct WorkerPlace {
     pub(crate) rank: u32,
     pub(crate) workers: u32,
-}
-
-/// A tensor that is lent to a call.
-pub(crate) struct LentTensor {
-    pub(crate) lent: Lent,
-    shape: SmallVec<[i64; 4]>,
-    pub(crate) count: usize,
-}
-
-impl LentTensor {
-    fn new(tensor: &Tensor<'_>) -> Self {
-        let shape = tensor.shape().iter().copied().collect();
-        Self { lent: Lent::new(tensor), shape, count: tensor.count() }
-    }
-
-    pub(crate) fn bytes(&self) -> usize {
-        self.count * self.lent.dtype().size()
-    }
-
-    /// Where its elements lie, if they lie one behind the other.
-    pub(crate) fn plain(&self) -> Option<*mut u8> {
-        self.lent.strides().is_none().then(|| self.lent.data())
-    }
-
-    /// Copies its elements to a plain array.
-    pub(crate) fn copy_to(&self, to: *mut u8) {
-        let (to, from) = (Lent::plain(to, self.lent.dtype()).array(), self.lent.array());
-        match self.lent.strides() {
-            Some(strides) => to.gather(&from, &self.shape, strides, &(0..self.count)),
-            None => copy(to.start_mut(), from.start(), self.bytes()),
-        }
-    }
-
-    /// Copies a plain array to its elements.
-    pub(crate) fn copy_from(&self, from: *const u8) {
-        let (to, from) =
-            (self.lent.array(), Lent::plain(from.cast_mut(), self.lent.dtype()).array());
-        match self.lent.strides() {
-            Some(strides) => to.scatter(&from, &self.shape, strides, &(0..self.count)),
-            None => copy(to.start_mut(), from.start(), self.bytes()),
-        }
-    }
-
-    fn overlaps(&self, other: &Self) -> bool {
-        let (a, b) = (self.lent.byte_range(&self.shape), other.lent.byte_range(&other.shape));
-        self.count > 0 && other.count > 0 && a.0 < b.1 && b.0 < a.1
-    }
-
-    /// Whether both are one plain array.
-    fn is_same(&self, other: &Self) -> bool {
-        self.plain().is_some() && self.plain() == other.plain() && self.bytes() == other.bytes()
-    }
-}
-
-/// Copies bytes of arrays that are one, or do not overlap.
-pub(crate) fn copy(to: *mut u8, from: *const u8, bytes: usize) {
-    if to.cast_const() != from && bytes > 0 {
-        // SAFETY: the checks of the call have found both arrays, and that they do not overlap.
-        unsafe { to.copy_from_nonoverlapping(from, bytes) };
-    }
 }
 
 /// A collective call whose tensors have been checked.
@@ -184,7 +109,7 @@ impl CollectiveCall {
     /// Checks the tensors of a call: nothing has happened before an error.
     pub(crate) fn new(
         head: CollectiveHead,
-        place: Place,
+        place: WorkerPlace,
         values: Tensors<'_>,
         outs: Tensors<'_>,
     ) -> Result<Self> {
@@ -258,7 +183,7 @@ impl CollectiveCall {
         self.values.iter().chain(&self.outs)
     }
 
-    fn check_shapes(&self, place: Place) -> Result<()> {
+    fn check_shapes(&self, place: WorkerPlace) -> Result<()> {
         let kind = self.head.kind;
         // Those that have one shape.
         let own = place.rank as usize;
@@ -280,11 +205,11 @@ impl CollectiveCall {
     }
 
     /// Outs overlap nothing, but an out may be exactly the value that it takes the place of.
-    fn check_overlaps(&self, place: Place) -> Result<()> {
+    fn check_overlaps(&self, place: WorkerPlace) -> Result<()> {
         let (kind, own) = (self.head.kind, place.rank as usize);
         let call = kind.name();
         for (at, out) in self.outs.iter().enumerate() {
-            if self.outs[..at].iter().any(|other| out.overlaps(other)) || is_folded(out) {
+            if self.outs[..at].iter().any(|other| out.overlaps(other)) || out.is_folded() {
                 return Err(fail!(Overlap, "{call}: outs overlap"));
             }
             for (which, value) in self.values.iter().enumerate() {
@@ -308,93 +233,8 @@ impl CollectiveCall {
     }
 }
 
-/// Whether elements share an address.
-fn is_folded(out: &LentTensor) -> bool {
-    let strides = out.lent.strides().unwrap_or_default();
-    strides.iter().zip(&out.shape).any(|(stride, extent)| *stride == 0 && *extent > 1)
-}
-
 fn wrong_number(call: &str, what: &str, given: usize, wanted: usize) -> crate::Error {
     fail!(InvalidArgument, "{call}: {given} {what}, where this worker gives {wanted}")
-}
-
-fn lend(call: &str, what: &str, tensors: Tensors<'_>) -> Result<SmallVec<[LentTensor; 4]>> {
-    let one = |at: usize| -> Result<LentTensor> {
-        let tensor = match tensors {
-            Tensors::Values(values) => Ok(values[at]),
-            Tensors::Outs(outs) => Ok(*outs[at].as_tensor()),
-            Tensors::Raw(raw) => raw.get(at),
-        };
-        let tensor = tensor.and_then(Tensor::in_host_memory);
-        let tensor = tensor.map_err(|error| {
-            crate::Error::new(error.kind(), format!("{call}: {what} {at} {}", error.message()))
-        })?;
-        Ok(LentTensor::new(&tensor))
-    };
-    (0..tensors.len()).map(one).collect()
-}
-
-/// Reduces plain arrays.
-#[derive(Clone, Copy)]
-pub(crate) struct Reducer {
-    isa: Isa,
-    order: SumOrder<'static>,
-    pub(crate) dtype: DType,
-    reduction: Reduction,
-    /// What a sum is divided by.
-    divisor: Option<f64>,
-}
-
-impl Reducer {
-    /// One that makes the whole reduction of this many values.
-    pub(crate) fn new(team: Team<'_>, dtype: DType, reduction: Reduction, values: u64) -> Self {
-        #[allow(clippy::cast_precision_loss, reason = "no job has 2^53 values")]
-        let divisor = (reduction == Reduction::Mean && values > 1).then_some(values as f64);
-        Self { isa: team.isa, order: team.order, dtype, reduction, divisor }
-    }
-
-    /// The same for the values of one worker alone.
-    #[cfg(feature = "dist")]
-    pub(crate) fn undivided(self) -> Self {
-        Self { divisor: None, ..self }
-    }
-
-    /// Writes the reduction of the inputs, in their order, to `out`.
-    ///
-    /// # Safety
-    /// Each is an array of `count` elements; `out` may be exactly an input, and overlaps nothing else.
-    pub(crate) unsafe fn reduce(&self, inputs: &[*const u8], out: *mut u8, count: usize) {
-        let Self { isa, order, dtype, reduction, divisor } = *self;
-        let (outs, traffic) = (&[out][..], Traffic::Cached);
-        // SAFETY: the caller's promise.
-        unsafe {
-            match reduction {
-                Reduction::Sum | Reduction::Mean => {
-                    isa.sum(&Pass { dtype, outs, inputs, count, traffic, order, divisor });
-                }
-                Reduction::Max => _ = isa.extreme(Extreme::Largest, dtype, inputs, out, count),
-                Reduction::Min => _ = isa.extreme(Extreme::Smallest, dtype, inputs, out, count),
-            }
-        }
-    }
-
-    /// Reduces the values of this worker to `out`, which may be exactly one of them.
-    pub(crate) fn reduce_own(&self, values: &[LentTensor], out: *mut u8) -> Result<()> {
-        let gather = |value: &LentTensor| -> Result<(Option<Buffer>, *const u8)> {
-            if let Some(start) = value.plain() {
-                return Ok((None, start));
-            }
-            let buffer = Buffer::fixed(value.bytes())?;
-            value.copy_to(buffer.as_ptr());
-            let start = Array::of(&buffer, self.dtype).start();
-            Ok((Some(buffer), start))
-        };
-        let plain = values.iter().map(gather).collect::<Result<SmallVec<[_; 8]>>>()?;
-        let inputs: SmallVec<[*const u8; 8]> = plain.iter().map(|(_, start)| *start).collect();
-        // SAFETY: the checks of the call have found the arrays, and what they overlap.
-        unsafe { self.reduce(&inputs, out, values[0].count) };
-        Ok(())
-    }
 }
 
 /// Makes a call among the values of one worker, who is all there are.

@@ -2,8 +2,8 @@
 
 use half::{bf16, f16};
 
-use super::loops::Loop;
-use super::{Isa, TILE};
+use crate::kernel::loops::Loop;
+use crate::kernel::{Isa, TILE};
 use crate::tensor::{DType, Element};
 
 /// Which of two elements is kept.

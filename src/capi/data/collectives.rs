@@ -1,14 +1,14 @@
 //! Values that workers exchange without keys.
 
-use super::guard::guard_store;
-use super::handle::{self, kv_store};
-use super::types::{kv_status, kv_tensor, kv_ticket};
+use super::super::guard::guard_store;
+use super::super::handle::{self, kv_store};
+use super::super::types::{kv_status, kv_tensor, kv_ticket};
 use crate::error::{Result, fail};
 use crate::local::collective::{CollectiveHead, CollectiveKind, Reduction};
 use crate::store::Store;
 
 /// Arrays of tensors of a call, and the place of its ticket, as a C caller passes them.
-struct Arguments {
+struct CollectiveTensors {
     values: (*const kv_tensor, usize),
     outs: (*const kv_tensor, usize),
     ticket: *mut kv_ticket,
@@ -30,8 +30,12 @@ fn head(kind: CollectiveKind, reduction: i32, root: i32) -> Result<CollectiveHea
 ///
 /// # Safety
 /// The arrays are NULL or have so many tensors, lent until completion; the ticket is NULL or a valid place.
-unsafe fn make(store: &Store, head: Result<CollectiveHead>, arguments: &Arguments) -> Result<()> {
-    let Arguments { values, outs, ticket } = *arguments;
+unsafe fn make(
+    store: &Store,
+    head: Result<CollectiveHead>,
+    arguments: &CollectiveTensors,
+) -> Result<()> {
+    let CollectiveTensors { values, outs, ticket } = *arguments;
     let head = head?;
     let call = head.kind.name();
     // SAFETY: the caller's promise.
@@ -91,7 +95,8 @@ pub unsafe extern "C" fn kv_allreduce(
     ticket: *mut kv_ticket,
 ) -> kv_status {
     guard_store(store, |store| {
-        let arguments = Arguments { values: (values, count), outs: (outs, out_count), ticket };
+        let arguments =
+            CollectiveTensors { values: (values, count), outs: (outs, out_count), ticket };
         // SAFETY: header rules 2 and 4.
         unsafe { make(store, head(CollectiveKind::AllReduce, reduction, 0), &arguments) }
     })
@@ -123,7 +128,8 @@ pub unsafe extern "C" fn kv_reduce(
     ticket: *mut kv_ticket,
 ) -> kv_status {
     guard_store(store, |store| {
-        let arguments = Arguments { values: (values, count), outs: (outs, out_count), ticket };
+        let arguments =
+            CollectiveTensors { values: (values, count), outs: (outs, out_count), ticket };
         // SAFETY: header rules 2 and 4.
         unsafe { make(store, head(CollectiveKind::Reduce, reduction, root), &arguments) }
     })
@@ -155,7 +161,7 @@ pub unsafe extern "C" fn kv_reduce_scatter(
     ticket: *mut kv_ticket,
 ) -> kv_status {
     guard_store(store, |store| {
-        let arguments = Arguments { values: (values, count), outs: (out, 1), ticket };
+        let arguments = CollectiveTensors { values: (values, count), outs: (out, 1), ticket };
         // SAFETY: header rules 2 and 4.
         unsafe { make(store, head(CollectiveKind::ReduceScatter, reduction, 0), &arguments) }
     })
@@ -184,7 +190,7 @@ pub unsafe extern "C" fn kv_broadcast_from(
         let is_root = store.rank() == root && count > 0;
         let own = usize::from(is_root);
         let (values, outs) = ((tensors, own), (tensors.wrapping_add(own), count - own));
-        let arguments = Arguments { values, outs, ticket };
+        let arguments = CollectiveTensors { values, outs, ticket };
         // SAFETY: header rules 2 and 4.
         unsafe { make(store, head(CollectiveKind::BroadcastFrom, 0, root), &arguments) }
     })
@@ -211,7 +217,7 @@ pub unsafe extern "C" fn kv_allgather(
     ticket: *mut kv_ticket,
 ) -> kv_status {
     guard_store(store, |store| {
-        let arguments = Arguments { values: (value, 1), outs: (outs, out_count), ticket };
+        let arguments = CollectiveTensors { values: (value, 1), outs: (outs, out_count), ticket };
         // SAFETY: header rules 2 and 4.
         unsafe { make(store, head(CollectiveKind::AllGather, 0, 0), &arguments) }
     })
@@ -237,7 +243,7 @@ pub unsafe extern "C" fn kv_gather(
     ticket: *mut kv_ticket,
 ) -> kv_status {
     guard_store(store, |store| {
-        let arguments = Arguments { values: (value, 1), outs: (outs, out_count), ticket };
+        let arguments = CollectiveTensors { values: (value, 1), outs: (outs, out_count), ticket };
         // SAFETY: header rules 2 and 4.
         unsafe { make(store, head(CollectiveKind::Gather, 0, root), &arguments) }
     })
@@ -265,7 +271,7 @@ pub unsafe extern "C" fn kv_scatter(
     ticket: *mut kv_ticket,
 ) -> kv_status {
     guard_store(store, |store| {
-        let arguments = Arguments { values: (values, count), outs: (out, 1), ticket };
+        let arguments = CollectiveTensors { values: (values, count), outs: (out, 1), ticket };
         // SAFETY: header rules 2 and 4.
         unsafe { make(store, head(CollectiveKind::Scatter, 0, root), &arguments) }
     })
@@ -296,7 +302,8 @@ pub unsafe extern "C" fn kv_all_to_all(
     ticket: *mut kv_ticket,
 ) -> kv_status {
     guard_store(store, |store| {
-        let arguments = Arguments { values: (values, count), outs: (outs, out_count), ticket };
+        let arguments =
+            CollectiveTensors { values: (values, count), outs: (outs, out_count), ticket };
         // SAFETY: header rules 2 and 4.
         unsafe { make(store, head(CollectiveKind::AllToAll, 0, 0), &arguments) }
     })
