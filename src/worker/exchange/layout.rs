@@ -100,13 +100,12 @@ impl Layout {
         reducer: &Reducer,
     ) -> Result<()> {
         let CollectiveCall { head, values, outs, dtype } = call;
-        let own = match &values[..] {
-            [only] => self.plain(only)?,
-            _ => {
-                let span = self.room(values[0].bytes())?;
-                reducer.undivided().reduce_own(values, span.start())?;
-                span
-            }
+        let own = if let [only] = &values[..] {
+            self.plain(only)?
+        } else {
+            let span = self.room(values[0].bytes())?;
+            reducer.undivided().reduce_own(values, span.start())?;
+            span
         };
         let (all, is_root) = (head.kind == CollectiveKind::AllReduce, head.root == place.rank);
         let gets = |rank: u32| all || rank == head.root;

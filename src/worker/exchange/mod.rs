@@ -182,8 +182,8 @@ impl WorkerStore {
         deadline: Deadline,
     ) -> Result<(ExchangeId, Arc<ExchangeRun>)> {
         let (head, of_each) = (call.head, call.values.len());
-        let all = self.workers as u64
-            * if head.kind == CollectiveKind::ReduceScatter { 1 } else { of_each as u64 };
+        let is_scattered = head.kind == CollectiveKind::ReduceScatter;
+        let all = u64::from(self.workers) * if is_scattered { 1 } else { of_each as u64 };
         let reducer = Reducer::new(self.local.keys.team, call.dtype, head.reduction, all);
         let mut run =
             ExchangeRun::new(call, self.seat(), reducer, ticket, Arc::clone(driver) as Arc<_>)?;

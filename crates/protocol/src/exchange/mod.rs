@@ -230,7 +230,7 @@ impl<D: Data> Exchanges<D> {
     ) {
         let Some(call) = self.calls.get_mut(&id) else { return };
         let (terms, is_lent) = (call.terms(), call.is_lent());
-        let pieces = (0..data.len()).step_by(PIECE as usize);
+        let pieces = (0..data.len().div_ceil(PIECE)).map(|piece| piece * PIECE);
         if is_lent {
             ranks.iter().for_each(|rank| call.note_sent(*rank, pieces.clone().count()));
         }

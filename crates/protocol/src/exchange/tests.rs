@@ -1,5 +1,7 @@
 //! Exchanges of several workers in one thread, over a network that loses, duplicates, delays and reorders frames.
 
+#![allow(clippy::cast_possible_truncation, reason = "small numbers")]
+
 use std::collections::BTreeMap;
 
 use super::{ExchangeAction, ExchangeId, ExchangePlan, ExchangeTerms, Exchanges};
@@ -79,7 +81,7 @@ fn plan(call: Call, me: u32, workers: u32, id: ExchangeId, deadline: Time) -> Ex
         terms: ExchangeTerms { what: 0, root: 0, dtype: 1, count: 0 },
         deadline,
         sends: ranks().map(|_| None).collect(),
-        is_lent: id % 2 == 0,
+        is_lent: id.is_multiple_of(2),
         receives: ranks().map(|_| 0).collect(),
         reduces: 0,
         result_receivers: Vec::new(),
@@ -151,7 +153,7 @@ impl Worker {
             for action in actions {
                 match action {
                     ExchangeAction::Reduce { exchange, at, pieces } => {
-                        self.reduce(exchange, at, &pieces, workers)
+                        self.reduce(exchange, at, &pieces, workers);
                     }
                     ExchangeAction::Fill { exchange, from, is_result, at, data } => {
                         let all = self.received.entry((exchange, from, is_result)).or_default();
@@ -207,7 +209,7 @@ impl Worker {
                 assert_eq!(whole, all(len), "exchange {id} at {me}");
             }
             Call::AtOnce(len) => {
-                assert_eq!(self.reduced.get(&id).cloned().unwrap_or_default(), all(len))
+                assert_eq!(self.reduced.get(&id).cloned().unwrap_or_default(), all(len));
             }
             Call::Broadcast { root, len } if root != me => {
                 assert_eq!(got(root, false), contribution(root, id, 0, len));
@@ -278,7 +280,7 @@ impl Cluster {
                 let frames: Vec<_> = worker.machine.send(now).collect();
                 let _ = worker.machine.news();
                 for frame in frames {
-                    self.transmit(&frame.to, frame.message);
+                    self.transmit(&frame.to, &frame.message);
                 }
             }
             self.deliver(count);
@@ -291,7 +293,7 @@ impl Cluster {
         panic!("an exchange does not end");
     }
 
-    fn transmit(&mut self, to: &str, message: Message<Bytes>) {
+    fn transmit(&mut self, to: &str, message: &Message<Bytes>) {
         let to: usize = to[1..].parse().unwrap();
         let copies = match self.random.below(100) {
             chance if chance < self.loss => 0,
@@ -410,7 +412,7 @@ fn a_worker_that_does_not_come_is_named_and_learns_that_it_is_too_late() {
             let frames: Vec<_> = worker.machine.send(now).collect();
             let _ = worker.machine.news();
             for frame in frames {
-                cluster.transmit(&frame.to, frame.message);
+                cluster.transmit(&frame.to, &frame.message);
             }
         }
         cluster.deliver(count);

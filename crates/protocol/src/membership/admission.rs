@@ -4,7 +4,9 @@
 //! The transport has verified the credential before; here the frame is compared with it.
 
 use crate::job::{Data, NO_RANK, Role};
-use crate::message::{Body, Book, Field as _, Header, Hello, Message, MessageKind, Proposal};
+use crate::message::{
+    Body, Book, ExchangeAddress, Field as _, Header, Hello, Message, MessageKind, Proposal,
+};
 
 /// Identity that a credential proves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,7 +72,7 @@ impl AuthenticatedPeer {
             hello.done = true;
             (hello.arrived, hello.passed, hello.book) = (0, 0, Book::default());
             (hello.resume, hello.resumed) = Default::default();
-            hello.exchange = Default::default();
+            *hello.exchange = ExchangeAddress::default();
             message.body = Body::Fields(hello.encode());
         }
         Ok(())
@@ -172,7 +174,7 @@ mod tests {
             address: "there".into(),
             features: 5,
             cause: String::new(),
-            exchange: Default::default(),
+            exchange: crate::message::ExchangeAddress::default(),
         };
         let terms = Some(limits().terms().into());
         let book = Book { epoch: 7, terms: terms.clone(), features: 6, members: vec![lost] };

@@ -131,7 +131,7 @@ impl Client {
 
     /// Says where this worker listens for other workers: a hello is repeated to every scheduler.
     pub(crate) fn listen<D: Data>(&mut self, net: &mut Peers<D>, address: ExchangeAddress) {
-        self.hello.exchange = address;
+        *self.hello.exchange = address;
         self.introduce(net);
     }
 

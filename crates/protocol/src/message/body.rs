@@ -217,7 +217,8 @@ impl Field for Standing {
         let features = from.u64()?;
         // A field that earlier releases do not have.
         let cause = if from.is_at_end() { String::new() } else { from.text()? };
-        let exchange = if from.is_at_end() { Default::default() } else { Field::take(from)? };
+        let exchange =
+            if from.is_at_end() { ExchangeAddress::default() } else { Field::take(from)? };
         Some(Self { peer, incarnation, state, reads, address, features, cause, exchange })
     }
 }
@@ -285,7 +286,7 @@ pub(crate) struct Hello {
     pub resume: Box<ResumePoint>,
     pub resumed: Box<ResumePoint>,
     /// Where a worker listens for other workers.
-    pub exchange: ExchangeAddress,
+    pub exchange: Box<ExchangeAddress>,
 }
 
 impl Field for Hello {
@@ -320,7 +321,9 @@ impl Field for Hello {
             Some(Box::new(point))
         };
         let (resume, resumed) = (point()?, point()?);
-        let exchange = if from.is_at_end() { Default::default() } else { Field::take(from)? };
+        let exchange =
+            if from.is_at_end() { ExchangeAddress::default() } else { Field::take(from)? };
+        let exchange = Box::new(exchange);
         Some(Self {
             workers,
             servers,

@@ -442,7 +442,7 @@ fn fields() -> Vec<Vec<u8>> {
         address: "tcp/h:1".into(),
         features: 5,
         cause: "ended by signal 9, said kvstore run".into(),
-        exchange: Default::default(),
+        exchange: crate::message::ExchangeAddress::default(),
     };
     let terms = Some(limits().terms().into());
     let book = Book { epoch: 4, terms, features: 6, members: vec![member] };
@@ -650,7 +650,7 @@ fn bytes_behind_the_fields_of_a_payload_are_those_of_a_later_release() {
         address: "h:1".into(),
         features: 1,
         cause: "gone".into(),
-        exchange: Default::default(),
+        exchange: crate::message::ExchangeAddress::default(),
     };
     let book = Book { members: peers.map(member).into(), ..Book::default() };
     let mut bytes = Book::default().encode();

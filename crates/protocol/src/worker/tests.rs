@@ -40,7 +40,7 @@ impl Job {
             address: peer.to_string(),
             features: 0,
             cause: String::new(),
-            exchange: Default::default(),
+            exchange: crate::message::ExchangeAddress::default(),
         };
         let members = (0..WORKERS).map(|rank| here(Peer::worker(rank)));
         let members = members.chain([here(Peer::server(0))]).collect();

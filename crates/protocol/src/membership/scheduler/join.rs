@@ -54,7 +54,7 @@ impl<D: Data> Scheduler<D> {
                     address: hello.address.clone(),
                     features: hello.features,
                     cause: String::new(),
-                    exchange: hello.exchange.clone(),
+                    exchange: ExchangeAddress::clone(&hello.exchange),
                 });
                 self.book.members.sort_by_key(|member| member.peer);
                 self.book.check();
