@@ -41,7 +41,7 @@ pub(crate) use number::Number;
 #[cfg(test)]
 pub(crate) use record::{Recording, Use};
 pub(crate) use rule::{Formula, KernelFormula, MAX_STATES, Rule, RuleTarget};
-pub(crate) use sum::{Extreme, PartialSums, Pass, Position, SumOrder, Traffic};
+pub(crate) use sum::{Extreme, PartialSums, Pass, Position, SumOrder, Traffic, extreme};
 
 use crate::error::{Result, fail};
 use crate::tensor::{Array, DType};

@@ -6,7 +6,7 @@ mod partial;
 
 use std::ptr::{null, null_mut};
 
-pub(crate) use extreme::Extreme;
+pub(crate) use extreme::{Extreme, extreme};
 pub(crate) use order::SumOrder;
 pub(super) use order::{Adding, EitherOfFew, Joined, LeftToRight, TreeOfFew, dense_joins};
 pub(crate) use partial::{PartialSums, Position};

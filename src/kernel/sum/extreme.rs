@@ -2,8 +2,7 @@
 
 use half::{bf16, f16};
 
-use crate::kernel::loops::Loop;
-use crate::kernel::{Isa, TILE};
+use crate::kernel::TILE;
 use crate::tensor::{DType, Element};
 
 /// Which of two elements is kept.
@@ -22,12 +21,12 @@ trait Compared: Element {
 macro_rules! integers {
     ($($type:ty),+) => {$(
         impl Compared for $type {
-            #[inline(always)]
+            #[inline]
             fn exceeds(self, other: Self) -> bool {
                 self > other
             }
 
-            #[inline(always)]
+            #[inline]
             fn is_number(self) -> bool {
                 true
             }
@@ -38,12 +37,12 @@ macro_rules! integers {
 macro_rules! floats {
     ($($type:ty),+) => {$(
         impl Compared for $type {
-            #[inline(always)]
+            #[inline]
             fn exceeds(self, other: Self) -> bool {
                 self > other
             }
 
-            #[inline(always)]
+            #[inline]
             fn is_number(self) -> bool {
                 !self.is_nan()
             }
@@ -54,67 +53,37 @@ macro_rules! floats {
 integers!(i8, i16, i32, i64, u8, u16, u32, u64);
 floats!(f16, bf16, f32, f64);
 
-struct Fold<'a, T> {
-    kept: &'a mut [T],
-    next: &'a [T],
-    extreme: Extreme,
-}
-
-impl<T: Compared> Loop for Fold<'_, T> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run(self) {
-        for (kept, next) in self.kept.iter_mut().zip(self.next) {
-            let exceeds = match self.extreme {
-                Extreme::Largest => next.exceeds(*kept),
-                Extreme::Smallest => kept.exceeds(*next),
-            };
-            if kept.is_number() && (exceeds || !next.is_number()) {
-                *kept = *next;
-            }
-        }
-    }
-}
-
-impl Isa {
-    /// Writes the extreme of the inputs' elements to `out`. False for a dtype that is not compared.
-    ///
-    /// # Safety
-    /// Every input and `out` is an array of `count` aligned elements; `out` may be exactly an input, and overlaps
-    /// nothing else; there is at least one input.
-    pub(crate) unsafe fn extreme(
-        self,
-        extreme: Extreme,
-        dtype: DType,
-        inputs: &[*const u8],
-        out: *mut u8,
-        count: usize,
-    ) -> bool {
-        macro_rules! by_type {
-            ($($dtype:ident => $type:ty),+) => {
-                match dtype {
-                    // SAFETY: the caller's promise.
-                    $(DType::$dtype => unsafe { fold::<$type>(self, extreme, inputs, out, count) },)+
-                    _ => return false,
-                }
-            };
-        }
-        by_type!(I8 => i8, I16 => i16, I32 => i32, I64 => i64, U8 => u8, U16 => u16, U32 => u32, U64 => u64,
-            F16 => f16, BF16 => bf16, F32 => f32, F64 => f64);
-        true
-    }
-}
-
+/// Writes the extreme of the inputs' elements to `out`. False for a dtype that is not compared.
+///
+/// Built once, and not for each instruction set: the comparisons have one result in all of them.
+///
 /// # Safety
-/// As for [`Isa::extreme`], of elements of this type.
-unsafe fn fold<T: Compared>(
-    isa: Isa,
-    extreme: Extreme,
+/// Every input and `out` is an array of `count` aligned elements; `out` may be exactly an input, and overlaps
+/// nothing else; there is at least one input.
+pub(crate) unsafe fn extreme(
+    which: Extreme,
+    dtype: DType,
     inputs: &[*const u8],
     out: *mut u8,
     count: usize,
-) {
+) -> bool {
+    macro_rules! by_type {
+        ($($dtype:ident => $type:ty),+) => {
+            match dtype {
+                // SAFETY: the caller's promise.
+                $(DType::$dtype => unsafe { fold::<$type>(which, inputs, out, count) },)+
+                _ => return false,
+            }
+        };
+    }
+    by_type!(I8 => i8, I16 => i16, I32 => i32, I64 => i64, U8 => u8, U16 => u16, U32 => u32, U64 => u64,
+        F16 => f16, BF16 => bf16, F32 => f32, F64 => f64);
+    true
+}
+
+/// # Safety
+/// As for [`extreme`], of elements of this type.
+unsafe fn fold<T: Compared>(which: Extreme, inputs: &[*const u8], out: *mut u8, count: usize) {
     for start in (0..count).step_by(TILE) {
         let len = TILE.min(count - start);
         // SAFETY: the caller's promise; all inputs of a tile are read before the out, which may be one, is written.
@@ -124,7 +93,15 @@ unsafe fn fold<T: Compared>(
             let mut tile = [part(&inputs[0])[0]; TILE];
             tile[..len].copy_from_slice(part(&inputs[0]));
             for input in &inputs[1..] {
-                isa.run(Fold { kept: &mut tile[..len], next: part(input), extreme });
+                for (kept, next) in tile[..len].iter_mut().zip(part(input)) {
+                    let exceeds = match which {
+                        Extreme::Largest => next.exceeds(*kept),
+                        Extreme::Smallest => kept.exceeds(*next),
+                    };
+                    if kept.is_number() && (exceeds || !next.is_number()) {
+                        *kept = *next;
+                    }
+                }
             }
             out.cast::<T>().add(start).copy_from_nonoverlapping(tile.as_ptr(), len);
         }
@@ -136,23 +113,14 @@ mod tests {
     use super::*;
 
     fn extremes<T: Compared>(dtype: DType, inputs: &[&[T]]) -> [Vec<T>; 2] {
-        [Extreme::Largest, Extreme::Smallest].map(|extreme| {
-            let mut all = Vec::new();
-            for isa in [Isa::Scalar, Isa::Avx2, Isa::Avx512, Isa::Neon] {
-                if !isa.is_available() {
-                    continue;
-                }
-                let mut out = inputs[0].to_vec();
-                let starts: Vec<*const u8> =
-                    inputs.iter().map(|input| input.as_ptr().cast()).collect();
-                // SAFETY: arrays of one length; the out is none of them.
-                let is_done = unsafe {
-                    isa.extreme(extreme, dtype, &starts, out.as_mut_ptr().cast(), out.len())
-                };
-                assert!(is_done);
-                all.push(out);
-            }
-            all.swap_remove(0)
+        [Extreme::Largest, Extreme::Smallest].map(|which| {
+            let mut out = inputs[0].to_vec();
+            let starts: Vec<*const u8> = inputs.iter().map(|input| input.as_ptr().cast()).collect();
+            // SAFETY: arrays of one length; the out is none of them.
+            let is_done =
+                unsafe { extreme(which, dtype, &starts, out.as_mut_ptr().cast(), out.len()) };
+            assert!(is_done);
+            out
         })
     }
 
@@ -191,14 +159,12 @@ mod tests {
         let other: Vec<u8> = (0..7u8).cycle().take(1_100).collect();
         let inputs = [other.as_ptr(), own.as_ptr()];
         // SAFETY: arrays of one length; the out is exactly an input.
-        let is_done = unsafe {
-            Isa::Scalar.extreme(Extreme::Largest, DType::U8, &inputs, own.as_mut_ptr(), own.len())
-        };
+        let is_done =
+            unsafe { extreme(Extreme::Largest, DType::U8, &inputs, own.as_mut_ptr(), own.len()) };
         assert!(is_done && own.iter().zip(&other).all(|(own, other)| *own == 3.max(*other)));
         // SAFETY: nothing is read of a dtype that is not compared.
-        let is_done = unsafe {
-            Isa::Scalar.extreme(Extreme::Largest, DType::C64, &inputs, own.as_mut_ptr(), 1)
-        };
+        let is_done =
+            unsafe { extreme(Extreme::Largest, DType::C64, &inputs, own.as_mut_ptr(), 1) };
         assert!(!is_done);
     }
 }

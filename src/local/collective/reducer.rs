@@ -5,7 +5,7 @@ use smallvec::SmallVec;
 
 use super::lent_tensor::LentTensor;
 use crate::error::Result;
-use crate::kernel::{Extreme, Isa, Pass, SumOrder, Traffic};
+use crate::kernel::{Extreme, Isa, Pass, SumOrder, Traffic, extreme};
 use crate::local::merge::Team;
 use crate::tensor::{Array, Buffer, DType};
 
@@ -69,8 +69,8 @@ impl Reducer {
                 Reduction::Sum | Reduction::Mean => {
                     isa.sum(&Pass { dtype, outs, inputs, count, traffic, order, divisor });
                 }
-                Reduction::Max => _ = isa.extreme(Extreme::Largest, dtype, inputs, out, count),
-                Reduction::Min => _ = isa.extreme(Extreme::Smallest, dtype, inputs, out, count),
+                Reduction::Max => _ = extreme(Extreme::Largest, dtype, inputs, out, count),
+                Reduction::Min => _ = extreme(Extreme::Smallest, dtype, inputs, out, count),
             }
         }
     }
