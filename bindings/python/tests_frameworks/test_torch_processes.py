@@ -216,7 +216,7 @@ except Exception as error:
     out, err = first.communicate(timeout=120)
     second.communicate(timeout=120)
     assert first.returncode == 0, err
-    assert re.search(r"(worker|server) 1 .*is lost", out), out + err
+    assert re.search(r"(worker|server) 1 .*(is lost|has ended)", out), out + err
 
 
 def test_a_restarted_group_makes_a_job_of_its_own(program):

@@ -1,15 +1,13 @@
 """Calls of all ranks without keys of yours: sums, broadcasts, gathered objects.
 
-Values pass through a few keys of fixed size, in blocks: what stays on the servers is bounded,
-whatever is sent. Each rank pushes rows of its own, or none, so one round moves what is needed.
+They are the store's collective calls: ranks exchange the bytes directly, and nothing stays on the servers.
 """
 
 from __future__ import annotations
 
 import hashlib
 import io
-import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Optional, Union
 
 import torch
@@ -18,27 +16,11 @@ import kvstore
 
 from ._job import Job, job
 
-_ROW_BYTES = 4096
-# A block of 8 MiB of bytes or float32.
-_BLOCK_ROWS = 2048
-_SUM_ELEMENTS = 1024
-# Rows of each rank in one round of a gather.
-_GATHER_ROWS = 16
-_LENGTH = struct.Struct("<Q")
 _NAMES_OF_SUMMED = (
     "float32 float64 float16 bfloat16 int8 int16 int32 int64 uint8 uint16 uint32 uint64"
 ).split()
 # Older versions of PyTorch have one unsigned type.
 _SUMMED = {getattr(torch, name): name for name in _NAMES_OF_SUMMED if hasattr(torch, name)}
-
-
-def _ready(of: Job, name: str, shape: tuple[int, int], dtype: torch.dtype) -> str:
-    """A key of these calls, initialised by all ranks at its first use."""
-    key = f"kvstore.torch/{name}"
-    if key not in of.keys:
-        of.store.init(key, torch.zeros(shape, dtype=dtype))
-        of.keys.add(key)
-    return key
 
 
 # Sums.
@@ -66,27 +48,8 @@ def allreduce(tensor: Any, op: str = "mean") -> Any:
     of = job()
     result = tensor.detach().to("cpu", copy=True).contiguous()
     if of.size > 1:
-        _sum(of, result.view(-1) if result.dim() else result.reshape(1))
-        if op == "mean":
-            result.div_(of.size)
+        of.store.allreduce(result, op=op)
     return result.to(tensor.device)
-
-
-def _sum(of: Job, flat: torch.Tensor) -> None:
-    """Replaces values by their sums, a block at a time."""
-    shape = (_BLOCK_ROWS, _SUM_ELEMENTS)
-    key = _ready(of, f"sum {_SUMMED[flat.dtype]}", shape, flat.dtype)
-    for block in flat.split(_BLOCK_ROWS * _SUM_ELEMENTS):
-        if block.numel() == _BLOCK_ROWS * _SUM_ELEMENTS:
-            of.store.pushpull(key, block.view(shape))
-            continue
-        count = -(-block.numel() // _SUM_ELEMENTS)
-        rows = torch.zeros(count, _SUM_ELEMENTS, dtype=flat.dtype)
-        rows.view(-1)[: block.numel()] = block
-        ids = torch.arange(count)
-        of.store.push_rows(key, ids, rows)
-        of.store.pull_rows(key, ids, out=rows)
-        block.copy_(rows.view(-1)[: block.numel()])
 
 
 # Broadcasts.
@@ -148,54 +111,24 @@ def broadcast_object(value: Any, root: int = 0) -> Any:
 
 
 def broadcast_tensors(of: Job, tensors: list[torch.Tensor], root: int) -> None:
-    """The bytes of tensors of equal shapes and dtypes, in blocks of 8 MiB."""
+    """The bytes of tensors of equal shapes and dtypes, all at once."""
+    tensors = [tensor for tensor in tensors if tensor.numel()]
     if of.size == 1 or not tensors:
         return
-    key = _ready(of, "bytes", (_BLOCK_ROWS, _ROW_BYTES), torch.uint8)
     flats = [_bytes_of(tensor) for tensor in tensors]
-    block = torch.empty(_BLOCK_ROWS, _ROW_BYTES, dtype=torch.uint8)
-    for pieces, length in _blocks([flat.numel() for flat in flats]):
-        rows = block[: -(-length // _ROW_BYTES)]
-        ids = torch.arange(len(rows))
-        if of.rank == root:
-            for index, begin, end, place in pieces:
-                block.view(-1)[place : place + end - begin] = flats[index][begin:end]
-            of.store.push_rows(key, ids, rows)
-        else:
-            of.store.push_rows(key, ids[:0], rows[:0])
-        of.store.pull_rows(key, ids, out=rows)
-        if of.rank != root:
-            for index, begin, end, place in pieces:
-                flats[index][begin:end] = block.view(-1)[place : place + end - begin]
+    tickets = [of.store.broadcast_from_async(flat, root) for flat in flats]
+    for ticket in tickets:
+        ticket.wait()
     if of.rank != root:
         with torch.no_grad():
             for tensor, flat in zip(tensors, flats):
-                if tensor.numel():
-                    tensor.copy_(flat.view(tensor.dtype).view(tensor.shape))
+                tensor.copy_(flat.view(tensor.dtype).view(tensor.shape))
 
 
 def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
     """A copy of a tensor's bytes in host memory."""
     flat = tensor.detach().to("cpu", copy=True).contiguous().reshape(-1)
     return flat.view(torch.uint8)
-
-
-def _blocks(lengths: list[int]) -> Iterator[tuple[list[tuple[int, int, int, int]], int]]:
-    """Cuts arrays into blocks: pieces as (array, begin, end, place in the block), and bytes."""
-    pieces: list[tuple[int, int, int, int]] = []
-    filled, limit = 0, _BLOCK_ROWS * _ROW_BYTES
-    for index, length in enumerate(lengths):
-        begin = 0
-        while begin < length:
-            end = min(length, begin + limit - filled)
-            pieces.append((index, begin, end, filled))
-            filled += end - begin
-            begin = end
-            if filled == limit:
-                yield pieces, filled
-                pieces, filled = [], 0
-    if pieces:
-        yield pieces, filled
 
 
 # Gathered objects.
@@ -210,50 +143,16 @@ def allgather_object(value: Any) -> list[Any]:
 
 
 def _gather(of: Job, mine: bytearray) -> list[bytearray]:
+    """The bytes of all ranks, by rank."""
     if of.size == 1:
         return [mine]
-    key = _ready(of, "gather", (of.size * _GATHER_ROWS, _ROW_BYTES), torch.uint8)
-    capacity = _GATHER_ROWS * _ROW_BYTES
-    sent = bytearray(_LENGTH.pack(len(mine))) + mine
-    lengths, gathered = [0], [bytearray() for _ in range(of.size)]
-    begin = 0
-    while begin < max(lengths) or begin == 0:
-        _push_part(of, key, sent[begin : begin + capacity])
-        if begin == 0:
-            lengths = _pull_lengths(of, key)
-        parts = [max(0, min(length - begin, capacity)) for length in lengths]
-        for whole, part in zip(gathered, _pull_parts(of, key, parts)):
-            whole += part
-        begin += capacity
-    return [each[_LENGTH.size :] for each in gathered]
-
-
-def _push_part(of: Job, key: str, part: bytearray) -> None:
-    """Pushes a part of this rank's bytes into its rows, also if it is empty."""
-    count = -(-len(part) // _ROW_BYTES)
-    rows = torch.zeros(count, _ROW_BYTES, dtype=torch.uint8)
-    if part:
-        rows.view(-1)[: len(part)] = torch.frombuffer(part, dtype=torch.uint8)
-    of.store.push_rows(key, torch.arange(count) + of.rank * _GATHER_ROWS, rows)
-
-
-def _pull_lengths(of: Job, key: str) -> list[int]:
-    """The bytes that each rank sends in all, from the beginnings of their first rows."""
-    heads = torch.empty(of.size, _ROW_BYTES, dtype=torch.uint8)
-    of.store.pull_rows(key, torch.arange(of.size) * _GATHER_ROWS, out=heads)
-    return [_LENGTH.size + _LENGTH.unpack_from(head.numpy())[0] for head in heads]
-
-
-def _pull_parts(of: Job, key: str, parts: list[int]) -> Iterator[bytearray]:
-    """What all ranks have pushed in this round."""
-    counts = [-(-part // _ROW_BYTES) for part in parts]
-    ids = [rank * _GATHER_ROWS + row for rank, count in enumerate(counts) for row in range(count)]
-    rows = torch.empty(len(ids), _ROW_BYTES, dtype=torch.uint8)
-    of.store.pull_rows(key, torch.tensor(ids), out=rows)
-    place = 0
-    for part, count in zip(parts, counts):
-        yield bytearray(rows[place : place + count].view(-1)[:part].numpy())
-        place += count
+    lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(of.size)]
+    of.store.allgather(torch.tensor([len(mine)]), lengths)
+    rooms = [torch.empty(int(length), dtype=torch.uint8) for length in lengths]
+    if mine:
+        rooms[of.rank] = torch.frombuffer(mine, dtype=torch.uint8)
+    of.store.allgather(rooms[of.rank], rooms)
+    return [bytearray(room.numpy()) for room in rooms]
 
 
 def _to_bytes(value: Any) -> bytearray:
