@@ -127,25 +127,30 @@ impl WorkerStore {
         call: &'static str,
         deadline: Deadline,
     ) -> Result<Arc<Driver<ExchangeHost>>> {
-        let mut hub = self.exchanges.lock();
-        if let Some(open) = hub.as_ref().filter(|hub| hub.has_met) {
-            return Ok(Arc::clone(&open.driver));
-        }
-        self.check_knows(call, EXCHANGES)?;
-        if hub.is_none() {
-            let opened = ExchangeHub::open(&self.local, &self.exchanges, self.rank);
-            *hub = Some(opened.map_err(|error| error.at(call))?);
-        }
-        let Some(open) = hub.as_mut() else { return Err(closed()) };
-        let address = open.driver.address().to_owned();
-        let own = ExchangeAddress { incarnation: open.incarnation, address };
+        let (driver, incarnation) = {
+            let mut hub = self.exchanges.lock();
+            let open = match &mut *hub {
+                Some(open) if open.has_met => return Ok(Arc::clone(&open.driver)),
+                Some(open) => open,
+                closed => {
+                    self.check_knows(call, EXCHANGES)?;
+                    let opened = ExchangeHub::open(&self.local, &self.exchanges, self.rank);
+                    closed.insert(opened.map_err(|error| error.at(call))?)
+                }
+            };
+            (Arc::clone(&open.driver), open.incarnation)
+        };
+        let own = ExchangeAddress { incarnation, address: driver.address().to_owned() };
+        // Without the lock, which an abort takes.
         self.request(deadline, |worker, now, end| worker.meet(own, now, end))
             .map_err(|error| error.at(call))?;
         let all = self.step(|worker: &mut WorkerMachine, _| worker.listening_workers().to_vec())?;
-        let workers = all.iter().map(|(rank, it)| (*rank, it.incarnation, it.address.as_str()));
-        open.driver.step(|machine, now| machine.connect(workers, now));
-        open.has_met = true;
-        Ok(Arc::clone(&open.driver))
+        if let Some(hub) = self.exchanges.lock().as_mut().filter(|hub| !hub.has_met) {
+            let workers = all.iter().map(|(rank, it)| (*rank, it.incarnation, &*it.address));
+            driver.step(|machine, now| machine.connect(workers, now));
+            hub.has_met = true;
+        }
+        Ok(driver)
     }
 
     /// Checks what a sum by the tree needs.

@@ -440,6 +440,7 @@ impl<D: Data> Exchanges<D> {
         let needs = |(id, call): (&ExchangeId, &ExchangeCall<D>)| call.needs(rank).then_some(*id);
         let broken: Vec<ExchangeId> = self.calls.iter().filter_map(needs).collect();
         broken.into_iter().for_each(|id| self.fail(id, failure));
+        self.net.disconnect(Peer::worker(rank));
     }
 
     /// Ends exchanges whose time is over.
