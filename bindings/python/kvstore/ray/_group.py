@@ -65,7 +65,7 @@ class Group(BaseGroup):
         if op == ReduceOp.SUM:
             self._all.sum("allreduce", _on_host("allreduce", only))
         else:
-            mine = _array("allreduce", only)
+            mine = _out("allreduce", only)
             mine[...] = self._reduced("allreduce", mine, op)
 
     def reduce(self, tensor: list[Any], reduce_options: Any = ReduceOptions) -> None:
@@ -74,17 +74,16 @@ class Group(BaseGroup):
         if op == ReduceOp.SUM:
             self._all.sum_at("reduce", _on_host("reduce", only), root)
             return
-        mine = _array("reduce", only)
-        result = self._reduced("reduce", mine, op)
+        result = self._reduced("reduce", _array("reduce", only), op)
         if self._rank == root:
-            mine[...] = result
+            _out("reduce", only)[...] = result
 
     def _reduced(self, call: str, mine: _Array, op: ReduceOp) -> Any:
         return functools.reduce(_REDUCTIONS[op], self._all.gather(f"{call} {op.name}", mine))
 
     def broadcast(self, tensor: list[Any], broadcast_options: Any = BroadcastOptions) -> None:
         """Replaces the tensor of each rank by that of one."""
-        only = _array("broadcast", tensor[0])
+        only = _out("broadcast", tensor[0])
         self._all.broadcast("broadcast", only, broadcast_options.root_rank)
 
     def allgather(
@@ -95,7 +94,7 @@ class Group(BaseGroup):
     ) -> None:
         """Copies the tensors of all ranks, of one shape and dtype, into a list."""
         mine = _array("allgather", tensor[0])
-        outs = [_array("allgather", each) for each in tensor_list[0]]
+        outs = [_out("allgather", each) for each in tensor_list[0]]
         for out, value in zip(outs, self._all.gather("allgather", mine)):
             out[...] = value
 
@@ -106,7 +105,7 @@ class Group(BaseGroup):
         reducescatter_options: Any = ReduceScatterOptions,
     ) -> None:
         """Reduces a list with a tensor for each rank, and gives each rank its one."""
-        out = _array("reducescatter", tensor[0])
+        out = _out("reducescatter", tensor[0])
         parts = np.stack([_array("reducescatter", each) for each in tensor_list[0]])
         op = reducescatter_options.reduceOp
         if op == ReduceOp.SUM:
@@ -147,4 +146,14 @@ def _array(call: str, tensor: Any) -> _Array:
         array: _Array = tensor.numpy()
     except TypeError as error:
         raise kvstore.UnsupportedError(f"{call}: numpy has no {tensor.dtype}") from error
+    return array
+
+
+def _out(call: str, tensor: Any) -> _Array:
+    """The same of a tensor that is written."""
+    array = _array(call, tensor)
+    if not array.flags.writeable:
+        raise kvstore.InvalidArgumentError(
+            f"{call}: the array is read-only, as are arrays that Ray passes as arguments: copy it"
+        )
     return array

@@ -129,11 +129,13 @@ class Job:
     def run(self, method: str, *args: Any, **kwargs: Any) -> list[Any]:
         """Calls a method of all workers, and gives what they return, by rank.
 
-        If an actor was lost, Ray starts it again with the arguments of its constructor, all actors
-        join a new generation of the job with empty servers, and the method is called again:
-        `kvstore.ray.resume(path)` in it goes on from the last checkpoint. Without restarts left it
-        is `PeerLostError`. Another error of the method ends the call on all ranks, and is raised
-        here; the next run() begins with empty servers, too.
+        If a worker or a server was lost, Ray starts it again with the arguments of its constructor,
+        all actors join a new generation of the job with empty servers, and the method is called
+        again: `kvstore.ray.resume(path)` in it goes on from the last checkpoint. Without restarts
+        left it is `PeerLostError`. A scheduler that was lost comes back into the same generation.
+
+        Another error of the method ends the call on all ranks, and is raised here; the next run()
+        begins with empty servers, too. Otherwise it finds the keys of the run() before.
         """
         if not self._actors:
             raise kvstore.InvalidArgumentError("run: start() comes first")
@@ -204,7 +206,8 @@ class Job:
             "num_servers": self._num_servers,
             "start_timeout_ms": round(1000 * self._timeout),
         }
-        served = {"scheduler": {**common, "role": "scheduler"}}
+        self._of_scheduler = {**common, "role": "scheduler"}
+        served = {"scheduler": self._of_scheduler}
         for rank in range(self._num_servers):
             served[f"server {rank}"] = {**common, "role": "server", "rank": rank}
         self._serving = {
@@ -229,13 +232,29 @@ class Job:
             if not done:
                 break
             pending.discard(done[0])
-            failures.update(_failure(names.pop(done[0]), done[0]))
+            name = names.pop(done[0])
+            found = _failure(name, done[0])
+            if found and name == "scheduler" and not failures:
+                found = self._serve_again(names)
+            failures.update(found)
             if failures and deadline is None:
                 deadline = time.monotonic() + _GRACE_SECONDS
         for call in pending:
             # It is busy with something else than the store: Ray starts it again.
             ray.kill(self._actors[names[call]], no_restart=False)
         return failures
+
+    def _serve_again(self, names: dict[Any, str]) -> _Failures:
+        """Lets a scheduler that Ray starts again come back at its address; the job goes on."""
+        actor = self._actors["scheduler"]
+        try:
+            _await("scheduler", actor, time.monotonic() + self._timeout)
+        except (RayActorError, kvstore.TimeoutError) as error:
+            return {"scheduler": error}
+        call = actor.serve.remote(self._of_scheduler)
+        self._serving["scheduler"] = call
+        names[call] = "scheduler"
+        return {}
 
     def _end(self, failures: _Failures) -> None:
         """Ends a generation that has failed; raises unless a new one may follow."""
@@ -245,7 +264,7 @@ class Job:
         for call in still:
             ray.kill(self._actors[names[call]], no_restart=False)
         lost = _first(failures)
-        if not all(_is_loss(each) for each in failures.values()):
+        if not _is_loss(lost):
             raise lost
         dead = [name for name, each in failures.items() if isinstance(each, RayActorError)]
         text = f"generation {self._generation} of the job has lost {', '.join(dead) or 'a process'}"
