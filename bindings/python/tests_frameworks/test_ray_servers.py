@@ -10,7 +10,7 @@ import time
 
 import numpy as np
 import pytest
-from conftest import alone
+from conftest import alone, environment
 
 ray = pytest.importorskip("ray")
 import kvstore.ray  # noqa: E402
@@ -94,6 +94,7 @@ def test_weights_are_those_of_a_parameter_server_of_ray():
 
 def main():
     is_short = sys.argv[1:] == ["short"]
+    os.environ.update(environment())
     ray.init(num_cpus=8, include_dashboard=False, log_to_driver=False)
     for workers in (2, 4):
         for length in (1000, 10**6) if is_short else (1000, 10**6, 10**7):
@@ -106,7 +107,6 @@ def main():
                     times.append(1000 * each)
             theirs, ours = (statistics.median(each) for each in series)
             print(f"{workers} workers, {length} floats: {theirs:.2f} and {ours:.2f} ms", flush=True)
-    os.sync()
 
 
 if __name__ == "__main__":
