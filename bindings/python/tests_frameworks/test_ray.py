@@ -105,7 +105,7 @@ class Trainer:
             kv.pushpull(["weight", "bias"], gradients, out=[weight, bias])
             if step % 4 == 3:
                 kvstore.ray.save(path, step + 1)
-        return first, weight.tolist(), bias.tolist(), os.getpid() == self.process
+        return first, weight.tolist(), bias.tolist()
 
     def error_of(self, parameters):
         """What init() raises for the parameters of this rank."""
@@ -129,6 +129,14 @@ class Trainer:
         if kv.rank == rank:
             raise LookupError(f"rank {rank} has no data")
         kv.pushpull("weight", np.ones(3))
+
+    def hang(self, rank):
+        if kvstore.ray.store().rank == rank:
+            raise LookupError(f"rank {rank} has no data")
+        time.sleep(600)
+
+    def process_of(self):
+        return self.process
 
     def die(self, rank):
         kv = kvstore.ray.store()
@@ -261,6 +269,18 @@ def test_an_exception_on_a_rank_ends_the_call_on_all(start, workers, servers):
     arrays = [np.full(3, rank + 1, "float32") for rank in range(workers)]
     total = float(sum(range(1, workers + 1)))
     assert job.run("push", arrays) == [[total] * 3] * workers
+
+
+def test_a_rank_that_is_busy_elsewhere_is_started_again(start, monkeypatch):
+    monkeypatch.setattr(kvstore.ray._job, "_GRACE_SECONDS", 1.0)
+    job, began = start(2), time.monotonic()
+    processes = job.run("process_of")
+    with pytest.raises(LookupError, match="rank 1 has no data"):
+        job.run("hang", 1)
+    assert time.monotonic() - began < DEADLINE
+    busy, failed = job.run("process_of")
+    assert busy != processes[0]
+    assert failed == processes[1]
 
 
 def test_an_exception_of_the_constructor_arrives():

@@ -74,6 +74,7 @@ class Job:
         self._generation = 0
         # The calls by which scheduler and servers serve the current generation.
         self._serving: dict[str, Any] = {}
+        self._of_scheduler: dict[str, Any] = {}
         self._actors: dict[str, Any] = {}
         self._group = self._place(placement)
 
