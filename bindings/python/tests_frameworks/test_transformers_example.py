@@ -4,7 +4,7 @@ import re
 import sys
 
 import pytest
-from conftest import ROOT, alone, example, kvstore_run
+from conftest import ROOT, example, kvstore_run
 
 pytest.importorskip("transformers")
 
@@ -25,10 +25,11 @@ def accuracies(output):
 
 
 @pytest.fixture(scope="module")
-def before():
-    result = alone(FOLDER / "before.py", DATA)
-    assert result.returncode == 0, result.stderr
-    (accuracy,) = accuracies(result.stdout)
+def before(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("before")
+    (accuracy,) = accuracies(
+        kvstore_run(1, sys.executable, FOLDER / "before.py", DATA, folder=folder)
+    )
     assert accuracy > 0.9
     return accuracy
 
