@@ -120,7 +120,8 @@ def example(framework):
     return folder, [line for line in lines if not line.startswith("@@")], shown
 
 
-@pytest.fixture(scope="module")
+# A second ray.init() of a process would look for the token of the first one, in its home folder.
+@pytest.fixture(scope="session")
 def ray_cluster():
     """A local Ray; gives the folder of its logs and sockets, whose paths must be short."""
     import ray
