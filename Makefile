@@ -69,7 +69,7 @@ test-long: ## run the tests that take hours
 	@bash scripts/bootstrap.sh
 	@bash scripts/test.sh long
 
-test-frameworks: ## test kvstore.torch, kvstore.mxnet and kvstore.jax on the real frameworks
+test-frameworks: ## test the parts for PyTorch, MXNet, JAX, Ray and Hugging Face on the real frameworks
 	@bash scripts/bootstrap.sh build python
 	@bash scripts/test.sh frameworks
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Makes a virtual environment with a framework in build/frameworks, and prints its Python.
-# Usage: scripts/frameworks.sh torch|torch-oldest|mxnet|jax
+# Usage: scripts/frameworks.sh torch|torch-oldest|mxnet|jax|ray|transformers
 # Instant when it is there. Without a package index it says why on standard error, with status 1.
 # PyTorch takes 5 GB; an index of builds for CPUs alone may be set in PIP_INDEX_URL.
 set -euo pipefail
@@ -13,6 +13,9 @@ declare -A packages=(
   # Its last release uses names that numpy 1.24 dropped.
   [mxnet]="mxnet==1.9.1 numpy<1.24 pytest"
   [jax]="jax numpy pytest"
+  # The collectives of Ray itself need PyTorch.
+  [ray]="ray torch numpy pytest"
+  [transformers]="transformers torch accelerate numpy pytest"
 )
 framework=${1:?name a framework: ${!packages[*]}}
 venv=build/frameworks/$framework

@@ -267,10 +267,10 @@ suite_frameworks() {
     run "pytest, tensors of $version" count_pytest "$torch" -m pytest -q -rs \
       bindings/python/tests/test_torch.py bindings/python/tests/test_torch_optimizers.py
   done
-  for framework in mxnet jax; do
+  for framework in mxnet jax ray transformers; do
     if interpreter=$(bash scripts/frameworks.sh $framework 2>&1); then
       run "pytest, $framework" count_pytest \
-        "$interpreter" -m pytest -q -rs bindings/python/tests_frameworks -k $framework
+        "$interpreter" -m pytest -q -rs bindings/python/tests_frameworks -k "test_$framework"
     else
       leave_out "kvstore.$framework" "$interpreter"
     fi

@@ -2,7 +2,8 @@
 
 
 def test_the_package_imports_no_framework(run):
-    program = "import sys, kvstore; print([name for name in ('torch', 'mxnet', 'jax') if name in sys.modules])"
+    names = ("torch", "mxnet", "jax", "ray", "transformers")
+    program = f"import sys, kvstore; print([name for name in {names} if name in sys.modules])"
     result = run("-c", program)
     assert (result.returncode, result.stdout, result.stderr) == (0, "[]\n", "")
 
@@ -26,3 +27,19 @@ def test_without_jax_its_part_says_what_to_install(run, tmp_path):
     result = run("-c", f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import kvstore.jax")
     assert (result.returncode, result.stdout) == (1, "")
     assert "ImportError: kvstore.jax needs JAX: pip install jax" in result.stderr
+
+
+def test_without_ray_its_part_says_what_to_install(run, tmp_path):
+    (tmp_path / "ray.py").write_text("raise ImportError")
+    result = run("-c", f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import kvstore.ray")
+    assert (result.returncode, result.stdout) == (1, "")
+    assert "ImportError: kvstore.ray needs Ray: pip install ray" in result.stderr
+
+
+def test_without_transformers_its_part_says_what_to_install(run, tmp_path):
+    (tmp_path / "transformers.py").write_text("raise ImportError")
+    program = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import kvstore.transformers"
+    result = run("-c", program)
+    assert (result.returncode, result.stdout) == (1, "")
+    missing = "ImportError: kvstore.transformers needs Transformers: pip install transformers"
+    assert missing in result.stderr

@@ -5,8 +5,10 @@ import faulthandler
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -116,3 +118,28 @@ def example(framework):
     lines = list(difflib.unified_diff(*sides, n=0, lineterm=""))[2:]
     shown = re.search(r"```diff\n(.*?)```", page, re.S)[1].splitlines()
     return folder, [line for line in lines if not line.startswith("@@")], shown
+
+
+# A second ray.init() of a process would look for the token of the first one, in its home folder.
+@pytest.fixture(scope="session")
+def ray_cluster():
+    """A local Ray; gives the folder of its logs and sockets, whose paths must be short."""
+    import ray
+
+    folder = Path(tempfile.mkdtemp(prefix="kv"))
+    before, clean = dict(os.environ), environment()
+    os.environ.clear()
+    # Ray writes a token of its own into the home folder.
+    os.environ.update({**clean, "HOME": str(folder)})
+    ray.init(
+        num_cpus=16,
+        include_dashboard=False,
+        log_to_driver=False,
+        _temp_dir=str(folder / "ray"),
+        object_store_memory=200 << 20,
+    )
+    yield folder
+    ray.shutdown()
+    os.environ.clear()
+    os.environ.update(before)
+    shutil.rmtree(folder, ignore_errors=True)
