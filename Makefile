@@ -8,7 +8,7 @@ LIBRARY := $(BUILD)/kvstore/libkvstore.so
 MAKEFLAGS += --no-print-directory
 
 .PHONY: help build stage stage-local python extension wheel deb dist install header kernels site check test test-long \
-	test-frameworks bench bench-peers bench-python bench-torch clean \
+	test-frameworks bench bench-peers bench-python bench-collectives bench-torch clean \
 	demo demo-cpp demo-go demo-python demo-rust demo-torch demo-embedding demo-gpu demo-dist demo-bits
 
 help: ## list these commands
@@ -125,6 +125,9 @@ bench-peers: ## the same beside MXNet, numpy, gloo and UCX, where they can be in
 
 bench-python: python ## measure Python beside C, numpy, PyTorch and DeepSpeed
 	@bash scripts/bench_python.sh $(if $(QUICK),--quick)
+
+bench-collectives: stage ## measure collective calls beside Open MPI
+	@bash scripts/bench_collectives.sh
 
 bench-torch: python ## measure kvstore.torch beside PyTorch's DistributedDataParallel
 	@bash scripts/bench_torch.sh $(if $(QUICK),--quick)

@@ -55,7 +55,7 @@ certificate server server.1 ca $good clientAuth,serverAuth $here
 certificate elsewhere server.1 ca $good clientAuth,serverAuth IP:192.0.2.1
 certificate expired-server server.1 ca $expired clientAuth,serverAuth $here
 certificate any-server server ca $good clientAuth,serverAuth $here
-certificate worker worker.3 ca $good clientAuth,serverAuth $here
+certificate worker worker.3 ca $good clientAuth
 certificate any-reader reader ca $good clientAuth
 certificate any-worker worker ca $good clientAuth,serverAuth $here
 certificate expired-worker worker.3 ca $expired clientAuth

@@ -369,14 +369,16 @@ mod tests {
             ("", "a/b"),
             ("", "a b"),
             ("", "caf\u{e9}"),
-            ("worker", "10.0.0.2:7"),
             ("server", "host.1.a"),
         ] {
             assert_eq!(Call::decode(&with(identity, name).encode()), Err(Malformed::Nonsense));
         }
-        for (identity, name) in
-            [("", "10.0.0.2:7"), ("server.0", "[::1]:7"), ("reader", "host.1.a")]
-        {
+        for (identity, name) in [
+            ("", "10.0.0.2:7"),
+            ("server.0", "[::1]:7"),
+            ("worker", "[::1]:7"),
+            ("reader", "host.1.a"),
+        ] {
             assert!(Call::decode(&with(identity, name).encode()).is_ok(), "{identity} {name}");
         }
         let whole = call().encode();

@@ -26,7 +26,16 @@ fn greet(
     name: &str,
     listener: Option<&Credentials>,
 ) -> Result<String, (Option<Status>, Option<Failure>)> {
-    let wanted = CredentialKind::Server;
+    greet_kind(caller, name, listener, CredentialKind::Server)
+}
+
+/// The same with a listener of the kind that is wanted.
+fn greet_kind(
+    caller: Option<&Credentials>,
+    name: &str,
+    listener: Option<&Credentials>,
+    wanted: CredentialKind,
+) -> Result<String, (Option<Status>, Option<Failure>)> {
     let seals = caller.is_some_and(Credentials::seals);
     let mut calls =
         CallerGreeting::new(caller, name, wanted, Lane::first(Direction::Both), seals).unwrap();
@@ -95,7 +104,24 @@ fn a_process_without_one_is_told_why_it_is_refused() {
         let name = if who.starts_with("worker") { "h" } else { "10.0.0.1:7" };
         assert_eq!(greet(Some(&of(who, SECRET)), name, Some(&server)), refused(Status::NotAllowed));
     }
-    assert_eq!(greet(Some(&worker), "1.2.3.4:5", Some(&server)), refused(Status::Malformed));
+    // A worker has no port for a server.
+    assert_eq!(greet(Some(&worker), "1.2.3.4:5", Some(&server)), refused(Status::NotAllowed));
+}
+
+#[test]
+fn workers_call_each_other_by_their_addresses() {
+    let refused = |status| Err((Some(status), Some(Failure::Refused(status))));
+    let [one, other] = ["worker.0", "worker.1"].map(|who| of(who, SECRET));
+    let calls = |who: &Credentials, name: &str| {
+        greet_kind(Some(who), name, Some(&other), CredentialKind::Worker)
+    };
+    assert!(calls(&one, "1.2.3.4:5").is_ok());
+    assert_eq!(calls(&one, "host.1.a"), refused(Status::NotAllowed));
+    for who in ["reader.1", "server.0", "scheduler", "worker.2"] {
+        assert_eq!(calls(&of(who, SECRET), "1.2.3.4:5"), refused(Status::NotAllowed), "{who}");
+    }
+    let stranger = of("worker.0", "another secret of a job");
+    assert_eq!(calls(&stranger, "1.2.3.4:5"), refused(Status::OtherToken));
 }
 
 #[test]
