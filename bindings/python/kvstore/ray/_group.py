@@ -20,17 +20,13 @@ from ray.util.collective.types import (
 import kvstore
 
 from ._backend import BACKEND
-from ._collectives import Collectives
 from ._rendezvous import join
 
 _Array = np.ndarray[Any, Any]
 # Timeout in seconds of a rank that leaves the group, for ranks that do not.
 _LEAVE_SECONDS = 60.0
-_REDUCTIONS = {
-    ReduceOp.PRODUCT: np.multiply,
-    ReduceOp.MIN: np.minimum,
-    ReduceOp.MAX: np.maximum,
-}
+# The others of Ray's reductions are the product alone.
+_OPS = {ReduceOp.SUM: "sum", ReduceOp.MIN: "min", ReduceOp.MAX: "max"}
 
 
 class Group(BaseGroup):
@@ -39,7 +35,6 @@ class Group(BaseGroup):
     def __init__(self, world_size: int, rank: int, group_name: str) -> None:
         super().__init__(world_size, rank, group_name)
         self._store = join(group_name, rank, world_size)
-        self._all = Collectives(self._store, f"group {group_name}")
 
     @classmethod
     def backend(cls) -> str:
@@ -61,30 +56,32 @@ class Group(BaseGroup):
 
     def allreduce(self, tensor: list[Any], allreduce_options: Any = AllReduceOptions) -> None:
         """Replaces a tensor by its sum, product, minimum or maximum over all ranks."""
-        (only,), op = tensor, allreduce_options.reduceOp
-        if op == ReduceOp.SUM:
-            self._all.sum("allreduce", _on_host("allreduce", only))
+        mine, op = _out("allreduce", tensor[0]), allreduce_options.reduceOp
+        if op in _OPS:
+            self._store.allreduce(mine, op=_OPS[op])
         else:
-            mine = _out("allreduce", only)
-            mine[...] = self._reduced("allreduce", mine, op)
+            mine[...] = self._product(mine)
 
     def reduce(self, tensor: list[Any], reduce_options: Any = ReduceOptions) -> None:
         """The same on one rank."""
-        (only,), op, root = tensor, reduce_options.reduceOp, reduce_options.root_rank
-        if op == ReduceOp.SUM:
-            self._all.sum_at("reduce", _on_host("reduce", only), root)
+        op, root = reduce_options.reduceOp, reduce_options.root_rank
+        mine = _array("reduce", tensor[0])
+        out = _out("reduce", tensor[0]) if self._rank == root else None
+        if op in _OPS:
+            self._store.reduce(mine, root, out, op=_OPS[op])
             return
-        result = self._reduced("reduce", _array("reduce", only), op)
-        if self._rank == root:
-            _out("reduce", only)[...] = result
+        product = self._product(mine)
+        if out is not None:
+            out[...] = product
 
-    def _reduced(self, call: str, mine: _Array, op: ReduceOp) -> Any:
-        return functools.reduce(_REDUCTIONS[op], self._all.gather(f"{call} {op.name}", mine))
+    def _product(self, mine: _Array) -> Any:
+        everything = [np.empty_like(mine) for _ in range(self._store.num_workers)]
+        self._store.allgather(mine, everything)
+        return functools.reduce(np.multiply, everything)
 
     def broadcast(self, tensor: list[Any], broadcast_options: Any = BroadcastOptions) -> None:
         """Replaces the tensor of each rank by that of one."""
-        only = _out("broadcast", tensor[0])
-        self._all.broadcast("broadcast", only, broadcast_options.root_rank)
+        self._store.broadcast_from(_out("broadcast", tensor[0]), broadcast_options.root_rank)
 
     def allgather(
         self,
@@ -92,11 +89,9 @@ class Group(BaseGroup):
         tensor: list[Any],
         allgather_options: Any = AllGatherOptions,
     ) -> None:
-        """Copies the tensors of all ranks, of one shape and dtype, into a list."""
-        mine = _array("allgather", tensor[0])
+        """Copies the tensors of all ranks into a list."""
         outs = [_out("allgather", each) for each in tensor_list[0]]
-        for out, value in zip(outs, self._all.gather("allgather", mine)):
-            out[...] = value
+        self._store.allgather(_array("allgather", tensor[0]), outs)
 
     def reducescatter(
         self,
@@ -105,13 +100,12 @@ class Group(BaseGroup):
         reducescatter_options: Any = ReduceScatterOptions,
     ) -> None:
         """Reduces a list with a tensor for each rank, and gives each rank its one."""
-        out = _out("reducescatter", tensor[0])
-        parts = np.stack([_array("reducescatter", each) for each in tensor_list[0]])
-        op = reducescatter_options.reduceOp
-        if op == ReduceOp.SUM:
-            self._all.sum_parts("reducescatter", parts, out)
+        out, op = _out("reducescatter", tensor[0]), reducescatter_options.reduceOp
+        parts = [_array("reducescatter", each) for each in tensor_list[0]]
+        if op in _OPS:
+            self._store.reduce_scatter(parts, out, op=_OPS[op])
         else:
-            out[...] = self._reduced("reducescatter", parts, op)[self._rank]
+            out[...] = self._product(np.stack(parts))[self._rank]
 
     def send(self, tensor: list[Any], send_options: Any) -> None:
         """Raises `UnsupportedError`."""

@@ -10,8 +10,7 @@ import numpy as np
 
 import kvstore
 from kvstore import KVStore
-
-from ._collectives import Collectives, describe
+from kvstore._agreement import agree, describe
 
 _Path = Union[str, os.PathLike[str]]
 
@@ -24,7 +23,6 @@ class _Member:
 
     def __init__(self, store: KVStore) -> None:
         self.store = store
-        self.collectives = Collectives(store, "kvstore.ray")
         # Whether all ranks have made or loaded the key; none asks the servers, where it may be from
         # a rank that is ahead.
         self.has_step = False
@@ -57,8 +55,7 @@ def init(parameters: Mapping[str, Any]) -> None:
     them, with the name of the first array that differs.
     """
     own = _own()
-    own.collectives.agree("init", [describe(name, each) for name, each in parameters.items()])
-    own.collectives.forget()
+    agree(own.store, "init", [describe(name, each) for name, each in parameters.items()])
     values = list(parameters.values())
     own.store.broadcast(list(parameters), values, out=values)
 
@@ -88,8 +85,7 @@ def resume(path: _Path) -> int:
     """
     own = _own()
     found = np.array([os.path.exists(path)], np.uint8)
-    own.collectives.broadcast("resume", found, 0)
-    own.collectives.forget()
+    own.store.broadcast_from(found)
     if not found[0]:
         return 0
     own.store.load(path)

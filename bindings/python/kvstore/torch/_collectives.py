@@ -5,7 +5,6 @@ They are the store's collective calls: ranks exchange the bytes directly, and no
 
 from __future__ import annotations
 
-import hashlib
 import io
 from collections.abc import Iterable, Mapping
 from typing import Any, Optional, Union
@@ -13,6 +12,7 @@ from typing import Any, Optional, Union
 import torch
 
 import kvstore
+from kvstore._agreement import agree, describe, gather_bytes
 
 from ._job import Job, job
 
@@ -67,7 +67,7 @@ def broadcast_parameters(
     """
     of = job()
     named = [(name, each) for name, each in _named(model) if isinstance(each, torch.Tensor)]
-    agree(of, "broadcast_parameters", [describe(name, each) for name, each in named])
+    agree(of.store, "broadcast_parameters", [describe(name, each) for name, each in named])
     broadcast_tensors(of, [each for _, each in named], _checked(of, root))
 
 
@@ -139,20 +139,7 @@ def allgather_object(value: Any) -> list[Any]:
 
     >>> kvstore.torch.allgather_object({"rank": kvstore.torch.rank(), "loss": loss.item()})
     """
-    return [_from_bytes(each) for each in _gather(job(), _to_bytes(value))]
-
-
-def _gather(of: Job, mine: bytearray) -> list[bytearray]:
-    """The bytes of all ranks, by rank."""
-    if of.size == 1:
-        return [mine]
-    lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(of.size)]
-    of.store.allgather(torch.tensor([len(mine)]), lengths)
-    rooms = [torch.empty(int(length), dtype=torch.uint8) for length in lengths]
-    if mine:
-        rooms[of.rank] = torch.frombuffer(mine, dtype=torch.uint8)
-    of.store.allgather(rooms[of.rank], rooms)
-    return [bytearray(room.numpy()) for room in rooms]
+    return [_from_bytes(each) for each in gather_bytes(job().store, _to_bytes(value))]
 
 
 def _to_bytes(value: Any) -> bytearray:
@@ -161,17 +148,8 @@ def _to_bytes(value: Any) -> bytearray:
     return bytearray(file.getbuffer())
 
 
-def _from_bytes(data: bytearray) -> Any:
+def _from_bytes(data: Union[bytes, bytearray]) -> Any:
     return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
-
-
-# Agreement.
-
-
-def describe(name: str, tensor: torch.Tensor) -> str:
-    """The name of a parameter as the user knows it, with its dtype and shape."""
-    dtype = str(tensor.dtype).replace("torch.", "")
-    return f"{name}: {dtype}{list(tensor.shape)}"
 
 
 def refuse_devices(call: str, named: list[tuple[str, torch.nn.Parameter]]) -> None:
@@ -181,43 +159,6 @@ def refuse_devices(call: str, named: list[tuple[str, torch.nn.Parameter]]) -> No
             raise kvstore.UnsupportedError(
                 f"{call}: `{name}` is on {each.device}; parameters must be in CPU memory"
             )
-
-
-def agree(of: Job, call: str, lines: list[str]) -> None:
-    """Raises `DiffersError` on all ranks unless all have the same lines; names the first ones."""
-    if of.size == 1:
-        return
-    digest = hashlib.sha256("\n".join(lines).encode()).digest()
-    if len({bytes(each) for each in _gather(of, bytearray(digest))}) == 1:
-        return
-    all_lines = [bytes(each).decode().split("\n") for each in _gather(of, _joined(lines))]
-    raise kvstore.DiffersError(f"{call}: {difference(all_lines)}")
-
-
-def _joined(lines: list[str]) -> bytearray:
-    return bytearray("\n".join(lines).encode())
-
-
-def difference(all_lines: list[list[str]]) -> str:
-    """How the first rank that differs from rank 0 does so."""
-    first = all_lines[0]
-    rank, other = next((i, each) for i, each in enumerate(all_lines) if each != first)
-    ours, theirs = ({line.rpartition(": ")[0]: line for line in each} for each in (first, other))
-    for name, line in ours.items():
-        if name not in theirs:
-            return f"rank {rank} has no `{name}`; it is {_what(line)} on rank 0"
-        if theirs[name] != line:
-            return f"`{name}` is {_what(theirs[name])} on rank {rank} and {_what(line)} on rank 0"
-    for name, line in theirs.items():
-        if name not in ours:
-            return f"rank 0 has no `{name}`; it is {_what(line)} on rank {rank}"
-    place = next(i for i, pair in enumerate(zip(first, other)) if pair[0] != pair[1])
-    mine, others = (each[place].rpartition(": ")[0] for each in (first, other))
-    return f"another order: number {place} is `{others}` on rank {rank} and `{mine}` on rank 0"
-
-
-def _what(line: str) -> str:
-    return line.rpartition(": ")[2]
 
 
 def barrier(timeout: Optional[float] = None) -> None:

@@ -7,8 +7,8 @@ from typing import Any, Optional
 import torch
 
 from kvstore import KVStore
+from kvstore._agreement import agree
 
-from ._collectives import agree
 from ._job import job
 
 _KEY = "embedding"
@@ -52,7 +52,7 @@ class Embedding(torch.nn.Module):
         super().__init__()
         of = job()
         self.num_embeddings, self.embedding_dim = rows, dim
-        agree(of, "Embedding", [f"the table: float32[{rows}, {dim}]"])
+        agree(of.store, "Embedding", [f"the table: float32[{rows}, {dim}]"])
         self._store = of.another_store()
         # The values of rank 0 count; the other ranks give the shape.
         table = torch.randn(rows, dim).mul_(scale) if of.rank == 0 else torch.zeros(1, 1)

@@ -10,8 +10,9 @@ import torch
 
 import kvstore
 from kvstore import KVStore, Ticket
+from kvstore._agreement import agree, describe
 
-from ._collectives import agree, describe, refuse_devices
+from ._collectives import refuse_devices
 from ._job import Job
 from ._units import units_of
 
@@ -65,7 +66,7 @@ class Gradients:
     def _create_keys(self, of: Job) -> None:
         refuse_devices("DistributedOptimizer", list(zip(self._names, self.parameters)))
         lines = [describe(name, each) for name, each in zip(self._names, self.parameters)]
-        agree(of, "DistributedOptimizer", lines)
+        agree(of.store, "DistributedOptimizer", lines)
         count = sum(key.startswith(_FLAGS) for key in of.keys)
         # Errors name this key where a rank is missing from a round as a whole.
         self._flags_key = f"{_FLAGS}{count}: `{self._names[0]}` to `{self._names[-1]}`"

@@ -7,6 +7,7 @@ from typing import Any, Callable, Optional
 import torch
 
 import kvstore
+from kvstore._agreement import agree, describe
 
 from . import _collectives
 from ._job import job
@@ -33,9 +34,8 @@ class ServerOptimizer(StoredOptimizer):
         if "rescale_grad" in params:
             raise kvstore.OptionError("ServerOptimizer: it sets rescale_grad itself, for the mean")
         _collectives.refuse_devices("ServerOptimizer", named)
-        _collectives.agree(
-            of, "ServerOptimizer", [_collectives.describe(name, each) for name, each in named]
-        )
+        lines = [describe(name, each) for name, each in named]
+        agree(of.store, "ServerOptimizer", lines)
         super().__init__(of.another_store(), named, rule, {"rescale_grad": 1 / of.size, **params})
         if isinstance(model, torch.nn.Module):
             _collectives.broadcast_parameters(model)
