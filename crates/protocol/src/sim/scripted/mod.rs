@@ -5,6 +5,7 @@ mod calls;
 mod cuts;
 mod hostile;
 mod losses;
+mod meetings;
 mod order;
 mod removals;
 mod resume;
