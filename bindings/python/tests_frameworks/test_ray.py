@@ -203,7 +203,7 @@ OTHERS = {
     ),
     "another order": (
         dict(reversed(MODEL.items())),
-        "number 0 is `layer.bias` on rank 1 and `layer.weight` on rank 0",
+        "another order: number 0 is `layer.bias` on rank 1 and `layer.weight` on rank 0",
     ),
 }
 
