@@ -80,12 +80,7 @@ pub(super) fn lend(
     tensors: Tensors<'_>,
 ) -> Result<SmallVec<[LentTensor; 4]>> {
     let one = |at: usize| -> Result<LentTensor> {
-        let tensor = match tensors {
-            Tensors::Values(values) => Ok(values[at]),
-            Tensors::Outs(outs) => Ok(*outs[at].as_tensor()),
-            Tensors::Raw(raw) => raw.get(at),
-        };
-        let tensor = tensor.and_then(Tensor::in_host_memory);
+        let tensor = tensors.get(at).and_then(Tensor::in_host_memory);
         let tensor = tensor.map_err(|error| {
             Error::new(error.kind(), format!("{call}: {what} {at} {}", error.message()))
         })?;

@@ -37,12 +37,20 @@ pub(crate) enum Tensors<'a> {
     Raw(RawTensors<'a>),
 }
 
-impl Tensors<'_> {
+impl<'a> Tensors<'a> {
     pub(crate) fn len(&self) -> usize {
         match self {
             Tensors::Values(tensors) => tensors.len(),
             Tensors::Outs(tensors) => tensors.len(),
             Tensors::Raw(tensors) => tensors.len(),
+        }
+    }
+
+    pub(crate) fn get(&self, index: usize) -> Result<Tensor<'a>> {
+        match self {
+            Tensors::Values(tensors) => Ok(tensors[index]),
+            Tensors::Outs(tensors) => Ok(*tensors[index].as_tensor()),
+            Tensors::Raw(tensors) => tensors.get(index),
         }
     }
 }
@@ -59,13 +67,9 @@ impl<'a> Pairs<'a> {
 
     /// Key, dtype and number of elements of all tensors that are valid.
     pub(crate) fn sizes(&self) -> impl Iterator<Item = (Key, DType, usize)> {
-        let tensor = |index: usize| match self.tensors {
-            Tensors::Values(tensors) => Some(tensors[index]),
-            Tensors::Outs(tensors) => Some(*tensors[index].as_tensor()),
-            Tensors::Raw(tensors) => tensors.get(index).ok(),
-        };
-        (0..self.keys.len()).filter_map(move |index| {
-            tensor(index).map(|tensor| (self.keys[index], tensor.dtype(), tensor.count()))
+        (0..self.keys.len()).filter_map(|index| {
+            let tensor = self.tensors.get(index).ok()?;
+            Some((self.keys[index], tensor.dtype(), tensor.count()))
         })
     }
 
@@ -105,12 +109,7 @@ impl<'a> Pairs<'a> {
         scene: &CallContext<'_>,
         part: TensorUse,
     ) -> Result<Tensor<'a>> {
-        let tensor = match self.tensors {
-            Tensors::Values(tensors) => Ok(tensors[index]),
-            Tensors::Outs(tensors) => Ok(*tensors[index].as_tensor()),
-            Tensors::Raw(tensors) => tensors.get(index),
-        };
-        let tensor = tensor.and_then(|tensor| {
+        let tensor = self.tensors.get(index).and_then(|tensor| {
             if scene.takes_devices() { Ok(tensor) } else { tensor.in_host_memory() }
         });
         tensor.map_err(|error| scene.refuse(self.keys[index], part, &error))
