@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
-use std::time::Instant;
 
+use super::outcome::{CallOutcome, end_loans};
 use super::rows::WantedRows;
 use crate::error::{Error, Result};
 use crate::local::merge::Team;
@@ -16,7 +16,7 @@ use crate::local::table::Slot;
 use crate::runtime::{BlockPool, Bytes, Loan, ReceiveTarget, Receiver};
 use crate::spans::Carried;
 use crate::sys::DefaultFloats;
-use crate::sys::sync::{Condvar, Mutex};
+use crate::sys::sync::Mutex;
 use crate::tensor::Buffer;
 use crate::trace::Tracer;
 use kvstore_protocol::{Ended, OpId};
@@ -26,7 +26,7 @@ pub(super) struct PendingCall {
     pub(super) ticket: Option<u64>,
     home: Weak<dyn CallHome>,
     state: Mutex<CallProgress>,
-    changed: Condvar,
+    outcome: CallOutcome,
     /// Outstanding events: unfinished operations, values being copied, and one for the submission.
     remaining: AtomicUsize,
     parts: Vec<PendingKey>,
@@ -75,7 +75,6 @@ struct CallProgress {
     /// First failure in the order of the keys.
     failure: Option<(usize, Error)>,
     told: Vec<u8>,
-    result: Option<Result<()>>,
 }
 
 impl PendingCall {
@@ -85,9 +84,9 @@ impl PendingCall {
         plan: Plan,
         parts: Vec<PendingKey>,
     ) -> Arc<Self> {
-        let (state, changed) = (Mutex::default(), Condvar::new());
+        let (state, outcome) = (Mutex::default(), CallOutcome::new());
         let (remaining, span) = (AtomicUsize::new(1), Mutex::default());
-        let mut call = Self { ticket, home, state, changed, remaining, parts: Vec::new(), span };
+        let mut call = Self { ticket, home, state, outcome, remaining, parts: Vec::new(), span };
         call.begin(ticket, plan, parts);
         Arc::new(call)
     }
@@ -109,6 +108,7 @@ impl PendingCall {
         let mut operations = std::mem::take(&mut state.operations);
         operations.clear();
         *state = CallProgress { plan, operations, ..CallProgress::default() };
+        self.outcome.clear();
         (self.ticket, self.parts) = (ticket, parts);
         *self.remaining.get_mut() = 1;
         *self.span.get_mut() = Carried::current();
@@ -225,18 +225,9 @@ impl PendingCall {
     /// Ends the loans and copies values to the outs; gives the result.
     pub(super) fn complete(&self, team: Team, blocks: &Arc<BlockPool>) -> Result<()> {
         let mut state = self.state.lock();
-        let mut result = state.failure.take().map_or(Ok(()), |(_, error)| Err(error));
-        for loan in self.parts.iter().filter_map(|part| part.loan.get()) {
-            match &result {
-                Ok(()) => loan.end(),
-                // Frames in flight may still take effect, so they keep a copy of the values.
-                Err(_) => {
-                    if let Err(error) = loan.copy(blocks) {
-                        result = Err(error);
-                    }
-                }
-            }
-        }
+        let failure = state.failure.take().map_or(Ok(()), |(_, error)| Err(error));
+        let loans = self.parts.iter().filter_map(|part| part.loan.get());
+        let mut result = end_loans(loans, failure, blocks);
         if result.is_ok() {
             let _floats = DefaultFloats::enter();
             let outs = &state.plan.outs;
@@ -246,27 +237,8 @@ impl PendingCall {
         result
     }
 
-    /// Wakes the thread that waits for the call.
-    pub(super) fn finish(&self, result: Result<()>) {
-        self.state.lock().result = Some(result);
-        self.changed.notify_all();
-    }
-
-    /// Waits for the result, which is due by the machine's deadline; None if `until` passes first.
-    pub(super) fn wait(&self, until: Option<Instant>) -> Option<Result<()>> {
-        let mut state = self.state.lock();
-        loop {
-            if let Some(result) = state.result.take() {
-                return Some(result);
-            }
-            match until {
-                None => self.changed.wait(&mut state),
-                Some(until) if self.changed.wait_until(&mut state, until) => {
-                    return state.result.take();
-                }
-                Some(_) => {}
-            }
-        }
+    pub(super) fn outcome(&self) -> &CallOutcome {
+        &self.outcome
     }
 }
 

@@ -62,7 +62,7 @@ impl CompletionTable {
         drop(span);
         match call.ticket {
             Some(sequence) => _ = self.local.tickets.finish(sequence, result),
-            None => call.finish(result),
+            None => call.outcome().finish(result),
         }
     }
 

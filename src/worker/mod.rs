@@ -11,6 +11,7 @@ mod long_lists;
 mod lookup;
 mod memory;
 mod message_limit;
+mod outcome;
 mod queries;
 mod requests;
 mod rows;
@@ -48,7 +49,6 @@ use crate::local::ticket::{OperationLabel, Tickets};
 use crate::local::{Local, LocalOperation, poisoned};
 use crate::role::Role;
 use crate::runtime::{Bytes, Driver};
-use crate::search;
 use crate::sys::sync::Mutex;
 use crate::tensor::DType;
 use crate::transport;
@@ -258,18 +258,10 @@ impl WorkerStore {
 
     /// Waits for the result of a call. An interrupt expires the call at once.
     fn wait(&self, call: &PendingCall) -> Result<()> {
-        search::trip();
-        loop {
-            if let Some(result) = call.wait(interrupt::next(None)) {
-                return result;
-            }
-            if interrupt::requested() {
-                break;
-            }
-        }
         // An error means that the machine has stopped; it has failed the call already.
-        let _ = self.step(|worker, now| worker.expire(&call.operations(), now));
-        call.wait(None).unwrap_or_else(|| Err(internal("a call without a result")))
+        let expire = || _ = self.step(|worker, now| worker.expire(&call.operations(), now));
+        let result = call.outcome().wait(expire);
+        result.unwrap_or_else(|| Err(internal("a call without a result")))
     }
 
     fn error(&self, failure: &Failure) -> Error {

@@ -15,7 +15,6 @@ use super::{WorkerMachine, WorkerStore, WorkerSums, closed};
 use crate::config::JobConfig;
 use crate::deadline::Deadline;
 use crate::error::{Error, Result, fail};
-use crate::interrupt;
 use crate::job::errors::error_of;
 use crate::job::options::{self, exchange_place};
 use crate::local::collective::{
@@ -25,7 +24,6 @@ use crate::local::kind::StoreKind;
 use crate::local::{Local, poisoned};
 use crate::panics;
 use crate::runtime::{BlockPool, Bytes, Driver, DriverHost, ReceiveTarget};
-use crate::search;
 use crate::tensor::DType;
 use crate::transport;
 use kvstore_protocol::{
@@ -221,18 +219,11 @@ impl WorkerStore {
         let deadline = self.local.deadline();
         let driver = self.exchanges(name, deadline)?;
         let (id, run) = self.begin_exchange(call, &driver, None, deadline)?;
-        search::trip();
-        loop {
-            if let Some(result) = run.wait(interrupt::next(None)) {
-                return result;
-            }
-            if interrupt::requested() {
-                break;
-            }
-        }
-        let failure = Failure::new(Reason::Timeout, "it was interrupted");
-        driver.step(|machine, _| machine.give_up(id, &failure));
-        run.wait(None).unwrap_or_else(|| Err(closed()))
+        let expire = || {
+            let failure = Failure::new(Reason::Timeout, "it was interrupted");
+            driver.step(|machine, _| machine.give_up(id, &failure));
+        };
+        run.outcome().wait(expire).unwrap_or_else(|| Err(closed()))
     }
 
     /// Begins a collective call; its result is that of the ticket.
@@ -283,7 +274,7 @@ impl ExchangeHost {
         });
         match run.ticket {
             Some(sequence) => _ = self.local.tickets.finish(sequence, result),
-            None => run.finish(result),
+            None => run.outcome().finish(result),
         }
     }
 

@@ -3,7 +3,6 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Instant;
 
 use smallvec::SmallVec;
 
@@ -13,7 +12,8 @@ use crate::error::{Error, Result};
 use crate::local::collective::{CollectiveCall, Reducer, WorkerPlace};
 use crate::runtime::{BlockPool, Bytes, Loan, ReceiveTarget, Receiver};
 use crate::sys::DefaultFloats;
-use crate::sys::sync::{Condvar, Mutex};
+use crate::sys::sync::Mutex;
+use crate::worker::outcome::{CallOutcome, end_loans};
 use kvstore_protocol::{Data as _, ExchangeId, ExchangePlan, ExchangeTerms, Time};
 
 /// The driver of exchanges, for its calls.
@@ -43,14 +43,8 @@ pub(in crate::worker) struct ExchangeRun {
     home: Arc<dyn ExchangeHome>,
     /// Outstanding events: actions under way, and one for the end of the exchange.
     events: AtomicUsize,
-    state: Mutex<RunState>,
-    changed: Condvar,
-}
-
-#[derive(Default)]
-struct RunState {
-    failure: Option<Error>,
-    result: Option<Result<()>>,
+    failure: Mutex<Option<Error>>,
+    outcome: CallOutcome,
 }
 
 impl ExchangeRun {
@@ -73,8 +67,8 @@ impl ExchangeRun {
             ticket,
             home,
             events: AtomicUsize::new(1),
-            state: Mutex::default(),
-            changed: Condvar::new(),
+            failure: Mutex::default(),
+            outcome: CallOutcome::new(),
         })
     }
 
@@ -157,7 +151,7 @@ impl ExchangeRun {
     }
 
     pub(super) fn fail(&self, error: Error) {
-        self.state.lock().failure.get_or_insert(error);
+        self.failure.lock().get_or_insert(error);
     }
 
     /// The name of the call.
@@ -229,45 +223,16 @@ impl ExchangeRun {
 
     /// Ends the loans and copies results to the outs; gives the result.
     pub(super) fn complete(&self) -> Result<()> {
-        let mut result = self.state.lock().failure.take().map_or(Ok(()), Err);
-        for loan in &self.loans {
-            match &result {
-                Ok(()) => loan.end(),
-                // Frames in flight are still sent, so they keep a copy.
-                Err(_) => {
-                    if let Err(error) = loan.copy(self.home.blocks()) {
-                        result = Err(error);
-                    }
-                }
-            }
-        }
+        let failure = self.failure.lock().take().map_or(Ok(()), Err);
+        let result = end_loans(self.loans.iter(), failure, self.home.blocks());
         if result.is_ok() {
             self.layout.hand_out(&self.call, self.place);
         }
         result
     }
 
-    /// Wakes the thread that waits for the call.
-    pub(super) fn finish(&self, result: Result<()>) {
-        self.state.lock().result = Some(result);
-        self.changed.notify_all();
-    }
-
-    /// Waits for the result, which is due by the machine's deadline; None if `until` passes first.
-    pub(super) fn wait(&self, until: Option<Instant>) -> Option<Result<()>> {
-        let mut state = self.state.lock();
-        loop {
-            if let Some(result) = state.result.take() {
-                return Some(result);
-            }
-            match until {
-                None => self.changed.wait(&mut state),
-                Some(until) if self.changed.wait_until(&mut state, until) => {
-                    return state.result.take();
-                }
-                Some(_) => {}
-            }
-        }
+    pub(super) fn outcome(&self) -> &CallOutcome {
+        &self.outcome
     }
 }
 

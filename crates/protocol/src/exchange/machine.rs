@@ -8,7 +8,6 @@ use crate::job::{Data, Failure, Limits, MS, Peer, Reason, Role, Time};
 use crate::machine::Machine;
 use crate::message::{BadFrame, Message, MessageKind};
 use crate::peers::{Incoming, OutgoingFrame, PeerEvent};
-use crate::telemetry::TransportsByAddress;
 
 impl<D: Data> Machine<D> for Exchanges<D> {
     fn me(&self) -> Peer {
@@ -17,10 +16,6 @@ impl<D: Data> Machine<D> for Exchanges<D> {
 
     fn limits(&self) -> &Limits {
         &self.net.limits
-    }
-
-    fn set_transports(&mut self, known: TransportsByAddress) {
-        self.transports = known;
     }
 
     fn linked(&self, peer: Peer) -> Option<(&str, u64)> {

@@ -22,7 +22,6 @@ use crate::message::kinds::{Begun, GivenUp, LAST_STEP, Leave, Segment};
 use crate::message::{Content, Message};
 use crate::peers::{OutgoingMessage, Peers};
 use crate::stream::{CONTROL, LAST};
-use crate::telemetry::TransportsByAddress;
 use call::ExchangeCall;
 pub use plan::{ExchangePlan, ExchangeTerms};
 
@@ -102,7 +101,6 @@ pub struct Exchanges<D> {
     /// The next deadline.
     wake: Time,
     actions: Vec<ExchangeAction<D>>,
-    transports: TransportsByAddress,
 }
 
 impl<D: Data> Exchanges<D> {
@@ -120,8 +118,7 @@ impl<D: Data> Exchanges<D> {
         let others = vec![OtherWorker::default(); limits.workers as usize];
         let net = Peers::new(limits, Peer::worker(rank), incarnation, now);
         let (calls, early, actions) = (BTreeMap::new(), BTreeMap::new(), Vec::new());
-        let transports = TransportsByAddress::new();
-        Self { net, describe, others, calls, early, last: 0, wake: Time::MAX, actions, transports }
+        Self { net, describe, others, calls, early, last: 0, wake: Time::MAX, actions }
     }
 
     fn rank(&self) -> u32 {
