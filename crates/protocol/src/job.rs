@@ -402,6 +402,8 @@ pub(super) struct DeliveryToken {
     pub(super) operation: u64,
     /// Attempt of the operation.
     pub(super) attempt: u32,
+    /// Group of the operation; 0 for the workers of the job.
+    pub(super) group: u64,
 }
 
 /// Payload of values, owned by the driver. The machines cut it into slices and never read it. Clones are

@@ -5,7 +5,9 @@ use std::vec::Drain;
 
 use crate::drops::{DropCount, Handled};
 use crate::job::{DeliveryToken, Failure, Limits, Peer, Role, Time};
-use crate::message::{BadFrame, Book, BundleParts, ExchangeAddress, Message, ResumePoint};
+use crate::message::{
+    BadFrame, Book, BundleParts, ExchangeAddress, GroupTerms, Message, ResumePoint,
+};
 use crate::peers::{OutgoingFrame, OutgoingMessage, PeerEvent};
 use crate::telemetry::{ProcessStats, TransportsByAddress};
 
@@ -119,6 +121,15 @@ pub(crate) trait NodeRole<D> {
     const PARTNERS: Role;
 
     fn new(limits: &Limits) -> Self;
+
+    /// The machine of a group of workers. A worker numbers its operations from `first` on.
+    fn of_group(limits: &Limits, group: u64, terms: &GroupTerms, first: u64) -> Self;
+
+    /// Number of the next operation of a worker.
+    fn next_operation(&self) -> u64 {
+        1
+    }
+
     fn tell_time(&mut self, now: Time);
     fn tick(&mut self, now: Time);
     fn wake_at(&self) -> Time;
@@ -133,6 +144,11 @@ pub(crate) trait NodeRole<D> {
 
     /// A member has acknowledged a message.
     fn delivered(&mut self, by: u32, token: DeliveryToken);
+
+    /// Workers that are here and not done, on a server.
+    fn active_workers(&self) -> Vec<u32> {
+        Vec::new()
+    }
 
     /// Maximum queued messages to a peer at which its stream is still taken.
     fn room_for(&self, _peer: Peer) -> usize {

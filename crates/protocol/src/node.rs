@@ -1,11 +1,14 @@
 //! A worker or a server (also: member, endpoint): its machine, its links, and its client of the scheduler.
 
+mod groups;
 mod looks;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::vec::Drain;
 
+pub use groups::GroupExit;
+use groups::Groups;
 pub use looks::DigestLook;
 
 use super::drops::{DropCount, DropReason, Handled};
@@ -66,6 +69,7 @@ pub struct Node<D, R> {
     met: bool,
     /// Unanswered requests for digests, on a server.
     looks: Vec<DigestLook>,
+    groups: Groups<R>,
 }
 
 #[expect(private_bounds, reason = "only the worker and the server of this crate are roles")]
@@ -89,6 +93,7 @@ impl<D: Data, R: NodeRole<D>> Node<D, R> {
             bundles: Vec::new(),
             met: R::ROLE != Role::Worker,
             looks: Vec::new(),
+            groups: Groups::default(),
         }
     }
 
@@ -148,6 +153,11 @@ impl<D: Data, R: NodeRole<D>> Node<D, R> {
         self.client.book().lost()
     }
 
+    fn tell_time(&mut self, now: Time) {
+        self.part.tell_time(now);
+        self.parts_of_groups().for_each(|part| part.tell_time(now));
+    }
+
     /// Statistics of this process.
     pub fn facts(&mut self, now: Time) -> ProcessStats {
         self.part.tell_time(now);
@@ -155,6 +165,7 @@ impl<D: Data, R: NodeRole<D>> Node<D, R> {
         let mut facts = ProcessStats { age: now, counters, ..ProcessStats::default() };
         facts.transports = transport_uses(&self.transports, self.net.addresses());
         self.part.report(&mut facts);
+        self.report_groups(&mut facts);
         facts
     }
 
@@ -218,7 +229,9 @@ impl<D: Data, R: NodeRole<D>> Node<D, R> {
         if token == GOODBYE {
             return self.leave_now();
         }
-        self.part.delivered(by.rank, token);
+        if let Some(part) = self.part_of(token.group) {
+            part.delivered(by.rank, token);
+        }
     }
 
     /// No frames of members arrive. The Leave of a worker may have ended the job before each server had
@@ -262,6 +275,10 @@ impl<D: Data, R: NodeRole<D>> Node<D, R> {
             // The following messages may concern members that this one has named.
             return self.settle(now);
         }
+        if message.head.group > 0 {
+            let handled = self.group_message(from, message);
+            return self.net.note_handled(from, kind, handled);
+        }
         if kind == MessageKind::Leave {
             self.client.left(from);
         }
@@ -274,6 +291,7 @@ impl<D: Data, R: NodeRole<D>> Node<D, R> {
         for event in self.client.events() {
             self.event(event, now);
         }
+        self.settle_groups();
         self.part.letters().for_each(|letter| self.net.post(letter));
         for request in self.part.requests() {
             match request {
@@ -306,11 +324,13 @@ impl<D: Data, R: NodeRole<D>> Node<D, R> {
                 self.adopt_terms();
                 self.relink(now);
                 self.part.members(self.client.book());
+                self.tell_groups();
             }
             ClientEvent::Fatal(mut failure) => {
                 self.hint_at_packets(&mut failure);
                 self.net.note(PeerEvent::Fatal(failure.to_string()));
                 self.part.fatal(&failure);
+                self.parts_of_groups().for_each(|part| part.fatal(&failure));
                 self.end.get_or_insert(Err(failure));
             }
             ClientEvent::Left => self.leave_now(),
@@ -368,7 +388,8 @@ impl<D: Data> Node<D, Worker<D>> {
     /// worker would drop it. Lets a driver receive the payload of `len` bytes in place, before
     /// [`receive`](Self::receive).
     pub fn awaits(&self, head: &Header, len: u64) -> Option<(OpId, u64)> {
-        if self.net.is_new(head) { self.part.awaits(head, len) } else { None }
+        let part = if head.group == 0 { Some(&self.part) } else { self.groups.part(head.group) };
+        part.filter(|_| self.net.is_new(head))?.awaits(head, len)
     }
 }
 
@@ -423,13 +444,13 @@ impl<D: Data, R: NodeRole<D>> Machine<D> for Node<D, R> {
 
     fn receive(&mut self, message: Message<D>, now: Time) {
         self.net.notice_pause(now);
-        self.part.tell_time(now);
+        self.tell_time(now);
         let (from, kind) = (message.head.sender(), message.head.kind);
         if kind == MessageKind::Look {
             let handled = self.look(message, now);
             return self.net.note_handled(from, kind, handled);
         }
-        match self.net.receive(message, now, self.part.room_for(from)) {
+        match self.net.receive(message, now, self.room_for(from)) {
             Incoming::Linked(mut received) => {
                 if from == Peer::SCHEDULER {
                     self.client.heard();
@@ -506,7 +527,7 @@ impl<D: Data, R: NodeRole<D>> Machine<D> for Node<D, R> {
 
     fn tick(&mut self, now: Time) {
         self.net.notice_pause(now);
-        self.part.tell_time(now);
+        self.tell_time(now);
         for peer in self.net.silent(now) {
             let state = self.client.book().find(peer).map(|member| member.state);
             match (peer, state) {
@@ -524,6 +545,7 @@ impl<D: Data, R: NodeRole<D>> Machine<D> for Node<D, R> {
             self.client.ask_time(&mut self.net, now);
         }
         self.part.tick(now);
+        self.parts_of_groups().for_each(|part| part.tick(now));
         self.settle(now);
     }
 
@@ -559,6 +581,7 @@ impl<D: Data, R: NodeRole<D>> Machine<D> for Node<D, R> {
         }
         let own = self.net.wake_at().min(self.compare_at);
         let own = own.min(self.cut_off_at().unwrap_or(Time::MAX));
+        let own = own.min(self.wake_groups_at());
         self.part.wake_at().min(own).min(self.client.wake_at(&self.net.limits))
     }
 }

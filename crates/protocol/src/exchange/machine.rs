@@ -2,7 +2,7 @@
 
 use std::vec::Drain;
 
-use super::Exchanges;
+use super::{ExchangeId, Exchanges};
 use crate::drops::{DropCount, DropReason};
 use crate::job::{Data, Failure, Limits, MS, Peer, Reason, Role, Time};
 use crate::machine::Machine;
@@ -47,9 +47,10 @@ impl<D: Data> Machine<D> for Exchanges<D> {
                     self.send_waiting(from.rank);
                 }
                 for token in received.delivered.drain(..) {
-                    if let Some(call) = self.calls.get_mut(&token.operation) {
+                    let id = ExchangeId { group: token.group, number: token.operation };
+                    if let Some(call) = self.calls.get_mut(&id) {
                         call.note_delivered(from.rank);
-                        self.finish_if_complete(token.operation);
+                        self.finish_if_complete(id);
                     }
                 }
                 self.net.give_back(from, received.delivered);
@@ -61,7 +62,10 @@ impl<D: Data> Machine<D> for Exchanges<D> {
                     }
                 }
             }
-            Incoming::Stranger(_) => self.net.note_drop(from, kind, DropReason::Stranger),
+            Incoming::Stranger(_) => {
+                self.net.note_drop(from, kind, DropReason::Stranger);
+                self.has_strangers = true;
+            }
             // Noted before.
             Incoming::Stale | Incoming::Former(..) => {}
         }

@@ -33,9 +33,17 @@ const EAGER: u64 = if cfg!(test) { 16 } else { 16 << 10 };
 const MOST_AHEAD: u64 = if cfg!(test) { 2 } else { 64 };
 /// Maximum number of bytes of early pieces that are kept for each sender, in which its small segments fit.
 const MOST_EARLY: u64 = EAGER * (MOST_AHEAD + 1);
+/// Maximum number of early messages without bytes that are kept for each sender.
+const MOST_WORDS: usize = 4_096;
 
-/// Number of an exchange, ascending from 1; equal in all workers.
-pub type ExchangeId = u64;
+/// Name of an exchange, equal in all its workers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ExchangeId {
+    /// Number of the group of its workers; 0 for all workers of the job.
+    pub group: u64,
+    /// Number in the group, ascending from 1.
+    pub number: u64,
+}
 
 /// Action for the driver, in the order in which they take effect.
 #[derive(Debug)]
@@ -75,11 +83,23 @@ pub enum ExchangeAction<D> {
 /// What this worker knows of another one.
 #[derive(Debug, Clone, Default)]
 struct OtherWorker {
-    /// Last exchange that it has begun.
-    begun: ExchangeId,
+    /// Number of the last exchange that it has begun, by group.
+    begun: BTreeMap<u64, u64>,
     /// Why it takes part in no exchange any more.
     gone: Option<Failure>,
     early_bytes: u64,
+    /// Early messages without bytes.
+    early_words: usize,
+}
+
+impl OtherWorker {
+    fn begun_in(&self, group: u64) -> u64 {
+        self.begun.get(&group).copied().unwrap_or(0)
+    }
+
+    fn has_begun(&self, id: ExchangeId) -> bool {
+        self.begun_in(id.group) >= id.number
+    }
 }
 
 /// What has arrived of exchanges that this worker has not begun.
@@ -96,11 +116,13 @@ pub struct Exchanges<D> {
     others: Vec<OtherWorker>,
     calls: BTreeMap<ExchangeId, ExchangeCall<D>>,
     early: EarlyMessages<D>,
-    /// Last exchange that this worker has begun.
-    last: ExchangeId,
+    /// Number of the last exchange that this worker has begun, by group.
+    last: BTreeMap<u64, u64>,
     /// The next deadline.
     wake: Time,
     actions: Vec<ExchangeAction<D>>,
+    /// A worker without a stream has sent something.
+    has_strangers: bool,
 }
 
 impl<D: Data> Exchanges<D> {
@@ -118,22 +140,39 @@ impl<D: Data> Exchanges<D> {
         let others = vec![OtherWorker::default(); limits.workers as usize];
         let net = Peers::new(limits, Peer::worker(rank), incarnation, now);
         let (calls, early, actions) = (BTreeMap::new(), BTreeMap::new(), Vec::new());
-        Self { net, describe, others, calls, early, last: 0, wake: Time::MAX, actions }
+        Self {
+            net,
+            describe,
+            others,
+            calls,
+            early,
+            last: BTreeMap::new(),
+            wake: Time::MAX,
+            actions,
+            has_strangers: false,
+        }
     }
 
     fn rank(&self) -> u32 {
         self.net.me.rank
     }
 
-    /// Makes the streams to all other workers: rank, incarnation and address of each.
+    /// Makes the streams to other workers: rank, incarnation and address of each. Known ones keep theirs.
     pub fn connect<'a>(&mut self, all: impl Iterator<Item = (u32, u64, &'a str)>, now: Time) {
         for (rank, incarnation, address) in all {
             let peer = Peer::worker(rank);
-            if rank != self.rank() && (rank as usize) < self.others.len() {
+            let here = self.others.get(rank as usize).is_some_and(|other| other.gone.is_none());
+            if rank != self.rank() && here && self.net.linked(peer).is_none() {
                 self.net.connect(peer, incarnation, address, now);
                 self.net.introduce(peer, now);
             }
         }
+    }
+
+    /// Whether a worker without a stream has sent something since the last call: it may listen by now, and sends it
+    /// again.
+    pub fn take_strangers(&mut self) -> bool {
+        std::mem::take(&mut self.has_strangers)
     }
 
     /// Actions since the last call, for the driver to carry out.
@@ -141,28 +180,35 @@ impl<D: Data> Exchanges<D> {
         self.actions.drain(..)
     }
 
-    /// Begins the next exchange; returns its number. One that fails at once counts too: the other workers learn why.
-    pub fn begin(&mut self, plan: ExchangePlan<D>, now: Time) -> ExchangeId {
-        self.last += 1;
-        let (id, deadline) = (self.last, plan.deadline);
+    /// Begins the next exchange of a group; returns its name. One that fails at once counts too: the other workers
+    /// learn why.
+    pub fn begin(&mut self, group: u64, plan: ExchangePlan<D>, now: Time) -> ExchangeId {
+        let last = self.last.entry(group).or_default();
+        *last += 1;
+        let (id, deadline) = (ExchangeId { group, number: *last }, plan.deadline);
         debug_assert!(plan.is_of(self.rank(), self.others.len()), "a plan for all ranks");
         let call = ExchangeCall::new(plan, now);
-        let gone = call.partners().find_map(|rank| self.others[rank as usize].gone.clone());
         self.calls.insert(id, call);
         self.wake = self.wake.min(deadline);
-        if let Some(failure) = gone {
-            self.fail(id, &failure);
-            return id;
-        }
         (0..self.workers()).for_each(|rank| self.announce(id, rank));
         for (from, content) in self.early.remove(&id).unwrap_or_default() {
-            if let Content::Segment(segment) = &content {
-                self.others[from as usize].early_bytes -= segment.data.len();
+            let other = &mut self.others[from as usize];
+            match &content {
+                Content::Segment(segment) => other.early_bytes -= segment.data.len(),
+                _ => other.early_words -= 1,
             }
             // After a failure the rest is void.
-            let _ = self.content(from, content);
+            let _ = self.content(from, id, content);
         }
-        self.finish_if_complete(id);
+        // What a worker has sent before it ended counts.
+        let gone = self.calls.get(&id).and_then(|call| {
+            let mut gone = (0u32..).zip(&self.others).filter(|(rank, _)| call.needs(*rank));
+            gone.find_map(|(_, other)| other.gone.clone())
+        });
+        match gone {
+            Some(failure) => self.fail(id, &failure),
+            None => self.finish_if_complete(id),
+        }
         id
     }
 
@@ -172,19 +218,23 @@ impl<D: Data> Exchanges<D> {
         if !self.is_heard(rank) {
             return;
         }
-        let begun = self.others[rank as usize].begun;
+        let begun = self.others[rank as usize].begun_in(id.group);
         let Some(call) = self.calls.get_mut(&id) else { return };
         if let Some(data) = call.to_send(rank) {
-            let is_small = data.len() <= EAGER && begun + MOST_AHEAD >= id;
-            if is_small || id <= begun {
+            let is_small = data.len() <= EAGER && begun + MOST_AHEAD >= id.number;
+            if is_small || id.number <= begun {
                 self.contribute(id, rank);
                 return self.finish_if_complete(id);
             }
         }
         if call.awaits(rank) && call.begins_for(rank) {
-            let begun = Begun::from((id, call.terms()));
-            self.post(rank, begun.into(), CONTROL, None);
+            let begun = Begun::from((id.number, call.terms()));
+            self.post(rank, id.group, begun.into(), CONTROL, None);
         }
+    }
+
+    fn last_in(&self, group: u64) -> u64 {
+        self.last.get(&group).copied().unwrap_or(0)
     }
 
     fn workers(&self) -> u32 {
@@ -201,10 +251,12 @@ impl<D: Data> Exchanges<D> {
     fn post(
         &mut self,
         rank: u32,
-        message: Message<D>,
+        group: u64,
+        mut message: Message<D>,
         priority: i32,
         token: Option<DeliveryToken>,
     ) {
+        message.head.group = group;
         self.net.post(OutgoingMessage { to: Peer::worker(rank), message, priority, token });
     }
 
@@ -231,12 +283,13 @@ impl<D: Data> Exchanges<D> {
         if is_lent {
             ranks.iter().for_each(|rank| call.note_sent(*rank, pieces.clone().count()));
         }
-        let token = is_lent.then_some(DeliveryToken { operation: id, attempt: 0 });
+        let token =
+            is_lent.then_some(DeliveryToken { operation: id.number, attempt: 0, group: id.group });
         for at in pieces {
             let piece = data.part(at, PIECE.min(data.len() - at));
             for rank in ranks {
                 let segment = Segment {
-                    exchange: id,
+                    exchange: id.number,
                     what: terms.what,
                     root: terms.root.into(),
                     dtype: terms.dtype.into(),
@@ -246,7 +299,7 @@ impl<D: Data> Exchanges<D> {
                     total,
                     data: piece.clone(),
                 };
-                self.post(*rank, segment.into(), 0, token);
+                self.post(*rank, id.group, segment.into(), 0, token);
             }
         }
     }
@@ -268,7 +321,8 @@ impl<D: Data> Exchanges<D> {
     /// Whether a piece is awaited: its bytes may be received to their place.
     #[must_use]
     pub fn awaits(&self, head: &crate::message::Header) -> bool {
-        let call = self.calls.get(&head.key);
+        let id = ExchangeId { group: head.group, number: head.key };
+        let call = self.calls.get(&id);
         self.net.is_new(head)
             && call.is_some_and(|call| call.fits(head.rank, head.slice, head.total))
     }
@@ -283,7 +337,7 @@ impl<D: Data> Exchanges<D> {
     /// Tells all workers that this one leaves.
     pub fn leave(&mut self) {
         for rank in 0..self.workers() {
-            self.post(rank, Leave {}.into(), LAST, None);
+            self.post(rank, 0, Leave { back: false }.into(), LAST, None);
         }
     }
 
@@ -292,8 +346,8 @@ impl<D: Data> Exchanges<D> {
         let Some(call) = self.calls.get(&id) else { return };
         let partners: Vec<u32> = call.partners().collect();
         for rank in partners {
-            let given_up = GivenUp { exchange: id, failure: failure.clone() };
-            self.post(rank, given_up.into(), CONTROL, None);
+            let given_up = GivenUp { exchange: id.number, failure: failure.clone() };
+            self.post(rank, id.group, given_up.into(), CONTROL, None);
         }
         self.finish(id, Err(failure.clone()));
     }
@@ -312,8 +366,9 @@ impl<D: Data> Exchanges<D> {
 
     /// Takes a message of another worker, or returns the reason to drop it.
     fn message(&mut self, from: u32, message: Message<D>) -> Handled {
+        let group = message.head.group;
         let content = Content::read(&message.head, message.body)?;
-        let id = match &content {
+        let number = match &content {
             Content::Segment(segment) => segment.exchange,
             Content::Begun(begun) => begun.exchange,
             Content::GivenUp(given_up) => given_up.exchange,
@@ -324,19 +379,21 @@ impl<D: Data> Exchanges<D> {
             }
             _ => return Err(DropReason::Misdirected),
         };
+        let id = ExchangeId { group, number };
         if !matches!(content, Content::GivenUp(_)) {
             self.note_begun(from, id);
         }
-        if id > self.last { self.keep(from, id, content) } else { self.content(from, content) }
+        let is_early = number > self.last_in(group);
+        if is_early { self.keep(from, id, content) } else { self.content(from, id, content) }
     }
 
     /// A worker has begun an exchange: it takes large segments of it, and of all before.
     fn note_begun(&mut self, rank: u32, id: ExchangeId) {
         let other = &mut self.others[rank as usize];
-        if id <= other.begun {
+        if other.has_begun(id) {
             return;
         }
-        other.begun = id;
+        other.begun.insert(id.group, id.number);
         self.send_waiting(rank);
     }
 
@@ -358,22 +415,25 @@ impl<D: Data> Exchanges<D> {
         if bytes == 0 && self.early.get(&id).is_some_and(|kept| kept.iter().any(is_alike)) {
             return Err(DropReason::Duplicate);
         }
+        let last = self.last_in(id.group);
         let other = &mut self.others[from as usize];
-        if other.early_bytes + bytes > MOST_EARLY || id > self.last + 2 * MOST_AHEAD {
+        let is_full = other.early_bytes + bytes > MOST_EARLY || other.early_words >= MOST_WORDS;
+        if is_full || id.number > last + 2 * MOST_AHEAD {
             return Err(DropReason::NoRoom);
         }
         other.early_bytes += bytes;
+        other.early_words += usize::from(bytes == 0);
         self.early.entry(id).or_default().push_back((from, content));
         Ok(())
     }
 
-    fn content(&mut self, from: u32, content: Content<D>) -> Handled {
+    fn content(&mut self, from: u32, id: ExchangeId, content: Content<D>) -> Handled {
         match content {
-            Content::Segment(segment) => self.segment(from, segment),
-            Content::Begun(begun) => self.agree(from, begun.exchange, begun.terms()),
-            Content::GivenUp(GivenUp { exchange, failure }) => {
+            Content::Segment(segment) => self.segment(from, id, segment),
+            Content::Begun(begun) => self.agree(from, id, begun.terms()),
+            Content::GivenUp(GivenUp { failure, .. }) => {
                 let text = format!("{} has given it up: {failure}", Peer::worker(from));
-                self.finish(exchange, Err(Failure::new(failure.reason, text)));
+                self.finish(id, Err(Failure::new(failure.reason, text)));
                 Ok(())
             }
             _ => Err(DropReason::Misdirected),
@@ -397,8 +457,7 @@ impl<D: Data> Exchanges<D> {
         Ok(())
     }
 
-    fn segment(&mut self, from: u32, segment: Segment<D>) -> Handled {
-        let id = segment.exchange;
+    fn segment(&mut self, from: u32, id: ExchangeId, segment: Segment<D>) -> Handled {
         self.agree(from, id, segment.terms())?;
         let Some(call) = self.calls.get_mut(&id) else { return Ok(()) };
         let Segment { step, offset, total, data, .. } = segment;
@@ -450,7 +509,7 @@ impl<D: Data> Exchanges<D> {
         let overdue: Vec<ExchangeId> = self.calls.iter().filter_map(due).collect();
         for id in overdue {
             let Some(call) = self.calls.get(&id) else { continue };
-            let missing: Vec<Peer> = call.missing(&|rank| self.others[rank as usize].begun >= id);
+            let missing: Vec<Peer> = call.missing(&|rank| self.others[rank as usize].has_begun(id));
             // Its caller began to wait before the call began here.
             let waited = now.saturating_sub(call.began).div_ceil(MS);
             let text = format!("not done within {waited} ms, waiting for {}", list(&missing));

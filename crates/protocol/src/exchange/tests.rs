@@ -26,9 +26,19 @@ enum Call {
     AllToAll(u64),
 }
 
+/// A group of ranks as a number: a bit for each; 0 is all.
+type Ranks = u64;
+
+fn members(group: Ranks, workers: u32) -> Vec<u32> {
+    (0..workers).filter(|rank| group == 0 || group >> rank & 1 == 1).collect()
+}
+
 struct Worker {
     machine: Exchanges<Bytes>,
-    program: Vec<Call>,
+    /// Calls of the groups that the worker is in.
+    program: Vec<(Ranks, Call)>,
+    /// The calls that have begun.
+    calls: BTreeMap<ExchangeId, Call>,
     /// By exchange: what is received, by sender and step, and the own result.
     received: BTreeMap<(ExchangeId, u32, bool), Vec<u8>>,
     reduced: BTreeMap<ExchangeId, Vec<u8>>,
@@ -47,7 +57,8 @@ struct Cluster {
 }
 
 fn contribution(rank: u32, exchange: ExchangeId, to: u32, len: u64) -> Vec<u8> {
-    let seed = u64::from(rank) * 31 + exchange * 7 + u64::from(to) * 13;
+    let ExchangeId { group, number } = exchange;
+    let seed = u64::from(rank) * 31 + number * 7 + u64::from(to) * 13 + group * 17;
     (0..len).map(|at| (seed + at * at) as u8).collect()
 }
 
@@ -60,9 +71,10 @@ fn combine(all: &[Vec<u8>]) -> Vec<u8> {
 }
 
 /// The part of an array that a rank reduces.
-fn part(rank: u32, workers: u32, len: u64) -> (u64, u64) {
-    let each = len.div_ceil(u64::from(workers));
-    let start = (each * u64::from(rank)).min(len);
+fn part(rank: u32, members: &[u32], len: u64) -> (u64, u64) {
+    let each = len.div_ceil(members.len() as u64);
+    let place = members.iter().position(|it| *it == rank).unwrap() as u64;
+    let start = (each * place).min(len);
     (start, each.min(len - start))
 }
 
@@ -76,26 +88,27 @@ fn describe(terms: &ExchangeTerms) -> String {
 
 fn plan(call: Call, me: u32, workers: u32, id: ExchangeId, deadline: Time) -> ExchangePlan<Bytes> {
     let ranks = || 0..workers;
+    let members = members(id.group, workers);
     let data = |bytes: Vec<u8>| (!bytes.is_empty()).then(|| Bytes::new(&bytes));
     let mut plan = ExchangePlan {
         terms: ExchangeTerms { what: 0, root: 0, dtype: 1, count: 0 },
         deadline,
         sends: ranks().map(|_| None).collect(),
-        is_lent: id.is_multiple_of(2),
+        is_lent: id.number.is_multiple_of(2),
         receives: ranks().map(|_| 0).collect(),
         reduces: 0,
         result_receivers: Vec::new(),
         results: ranks().map(|_| 0).collect(),
     };
-    let others = || ranks().filter(|rank| *rank != me);
+    let others = || members.iter().copied().filter(|rank| *rank != me);
     match call {
         Call::AllReduce(len) => {
             (plan.terms.what, plan.terms.count) = (1, len);
             let whole = contribution(me, id, 0, len);
-            let own = part(me, workers, len).1;
+            let own = part(me, &members, len).1;
             plan.reduces = own;
             for rank in others() {
-                let (start, bytes) = part(rank, workers, len);
+                let (start, bytes) = part(rank, &members, len);
                 let piece = whole[start as usize..][..bytes as usize].to_vec();
                 plan.sends[rank as usize] = data(piece);
                 plan.receives[rank as usize] = own;
@@ -137,9 +150,10 @@ impl Worker {
     fn begin(&mut self, now: Time, workers: u32, deadline: Time) {
         let me = self.machine.rank();
         while self.open < 2 && self.results.len() + self.open < self.program.len() {
-            let call = self.program[self.results.len() + self.open];
-            let id = self.machine.last + 1;
-            assert_eq!(self.machine.begin(plan(call, me, workers, id, deadline), now), id);
+            let (group, call) = self.program[self.results.len() + self.open];
+            let id = ExchangeId { group, number: self.machine.last_in(group) + 1 };
+            self.calls.insert(id, call);
+            assert_eq!(self.machine.begin(group, plan(call, me, workers, id, deadline), now), id);
             self.open += 1;
         }
     }
@@ -171,8 +185,9 @@ impl Worker {
 
     fn reduce(&mut self, id: ExchangeId, at: u64, pieces: &[(u32, Bytes)], workers: u32) {
         let me = self.machine.rank();
-        let (own, start) = match self.program[id as usize - 1] {
-            Call::AllReduce(len) => (contribution(me, id, 0, len), part(me, workers, len).0),
+        let members = members(id.group, workers);
+        let (own, start) = match self.calls[&id] {
+            Call::AllReduce(len) => (contribution(me, id, 0, len), part(me, &members, len).0),
             Call::AtOnce(len) => (contribution(me, id, 0, len), 0),
             other => panic!("{other:?} reduces nothing"),
         };
@@ -181,7 +196,8 @@ impl Worker {
         let mut all: Vec<(u32, Vec<u8>)> =
             pieces.iter().map(|(rank, data)| (*rank, data.bytes().to_vec())).collect();
         assert!(all.is_sorted_by_key(|(rank, _)| *rank));
-        all.insert(me as usize, (me, own));
+        let place = members.iter().position(|rank| *rank == me).unwrap();
+        all.insert(place, (me, own));
         let result = combine(&all.into_iter().map(|(_, bytes)| bytes).collect::<Vec<_>>());
         let reduced = self.reduced.entry(id).or_default();
         reduced.resize(reduced.len().max(at as usize + result.len()), 0);
@@ -192,21 +208,22 @@ impl Worker {
     /// What the worker has of an exchange equals what it should have.
     fn check(&self, id: ExchangeId, workers: u32) {
         let me = self.machine.rank();
+        let members = members(id.group, workers);
         let all = |len: u64| {
-            let each: Vec<_> = (0..workers).map(|rank| contribution(rank, id, 0, len)).collect();
+            let each: Vec<_> = members.iter().map(|rank| contribution(*rank, id, 0, len)).collect();
             combine(&each)
         };
         let got = |from: u32, is_result: bool| {
             self.received.get(&(id, from, is_result)).cloned().unwrap_or_default()
         };
-        match self.program[id as usize - 1] {
+        match self.calls[&id] {
             Call::AllReduce(len) => {
                 let mut whole = Vec::new();
-                for rank in 0..workers {
+                for &rank in &members {
                     let own = || self.reduced.get(&id).cloned().unwrap_or_default();
                     whole.extend(if rank == me { own() } else { got(rank, true) });
                 }
-                assert_eq!(whole, all(len), "exchange {id} at {me}");
+                assert_eq!(whole, all(len), "exchange {id:?} at {me}");
             }
             Call::AtOnce(len) => {
                 assert_eq!(self.reduced.get(&id).cloned().unwrap_or_default(), all(len));
@@ -216,7 +233,7 @@ impl Worker {
             }
             Call::Broadcast { .. } => {}
             Call::AllToAll(len) => {
-                for rank in (0..workers).filter(|rank| *rank != me) {
+                for rank in members.into_iter().filter(|rank| *rank != me) {
                     assert_eq!(
                         got(rank, false),
                         contribution(rank, id, me, segment_of(rank, me, len))
@@ -228,15 +245,21 @@ impl Worker {
 }
 
 impl Cluster {
-    fn new(seed: u64, programs: Vec<Vec<Call>>) -> Self {
+    /// The workers make the calls of their groups, in the order of their programs.
+    fn of_groups(seed: u64, programs: Vec<Vec<(Ranks, Call)>>) -> Self {
         let workers = programs.len() as u32;
         let limits = Limits { workers, ..limits() };
         let of = |(rank, program)| {
             let machine = Exchanges::new(limits.clone(), rank, 7 + u64::from(rank), describe, 0);
             let (received, reduced) = Default::default();
+            let program: Vec<(Ranks, Call)> = program;
+            let calls = BTreeMap::new();
+            let is_in = |call: &(Ranks, Call)| members(call.0, workers).contains(&rank);
+            let program = program.into_iter().filter(is_in).collect();
             Worker {
                 machine,
                 program,
+                calls,
                 received,
                 reduced,
                 results: Vec::new(),
@@ -246,6 +269,12 @@ impl Cluster {
         };
         let workers = (0..).zip(programs).map(of).collect();
         Self { workers, now: 0, network: Vec::new(), random: Random::new(seed), loss: 0 }
+    }
+
+    /// All workers make all calls.
+    fn new(seed: u64, programs: Vec<Vec<Call>>) -> Self {
+        let of_all = |program: Vec<Call>| program.into_iter().map(|call| (0, call)).collect();
+        Self::of_groups(seed, programs.into_iter().map(of_all).collect())
     }
 
     fn connect(&mut self, rank: usize) {
@@ -267,20 +296,10 @@ impl Cluster {
                     connected[at] = true;
                     self.connect(at);
                 }
-                let now = self.now;
-                let worker = &mut self.workers[at];
-                if worker.dead || !connected[at] {
-                    continue;
-                }
-                worker.begin(now, count, now + deadline);
-                if worker.machine.wake_at() <= now {
-                    worker.machine.tick(now);
-                }
-                worker.carry_out(count);
-                let frames: Vec<_> = worker.machine.send(now).collect();
-                let _ = worker.machine.news();
-                for frame in frames {
-                    self.transmit(&frame.to, &frame.message);
+                if !self.workers[at].dead && connected[at] {
+                    let now = self.now;
+                    self.workers[at].begin(now, count, now + deadline);
+                    self.step(at, count);
                 }
             }
             self.deliver(count);
@@ -291,6 +310,31 @@ impl Cluster {
             }
         }
         panic!("an exchange does not end");
+    }
+
+    /// A worker handles its timers and actions, and sends.
+    fn step(&mut self, at: usize, count: u32) {
+        let now = self.now;
+        let worker = &mut self.workers[at];
+        if worker.machine.wake_at() <= now {
+            worker.machine.tick(now);
+        }
+        worker.carry_out(count);
+        let frames: Vec<_> = worker.machine.send(now).collect();
+        let _ = worker.machine.news();
+        for frame in frames {
+            self.transmit(&frame.to, &frame.message);
+        }
+    }
+
+    /// Time passes, and workers go on with what they have begun.
+    fn pass(&mut self, time: Time) {
+        let (count, end) = (self.workers.len() as u32, self.now + time);
+        while self.now < end {
+            self.now += 200;
+            (0..self.workers.len()).for_each(|at| self.step(at, count));
+            self.deliver(count);
+        }
     }
 
     fn transmit(&mut self, to: &str, message: &Message<Bytes>) {
@@ -354,12 +398,45 @@ fn random_exchanges_give_what_all_have_contributed_in_the_order_of_ranks() {
         cluster.run(DEADLINE);
         for worker in &cluster.workers {
             assert!(worker.results.iter().all(Result::is_ok), "seed {seed}: {:?}", worker.results);
-            (1..=12).for_each(|id| worker.check(id, workers));
+            worker.calls.keys().for_each(|id| worker.check(*id, workers));
             assert_eq!(worker.machine.early.len(), 0, "seed {seed}");
             assert_eq!(
                 worker.machine.ignored().iter().filter(|it| !it.reason.is_harmless()).count(),
                 0
             );
+        }
+    }
+}
+
+#[test]
+fn exchanges_of_groups_are_counted_for_each_group() {
+    for seed in 0..300 {
+        let mut random = Random::new(seed);
+        let workers = 3 + random.below(3) as u32;
+        // Two workers at least.
+        let mut pair = || 3 << random.below(u64::from(workers) - 1);
+        let pairs = [pair(), pair(), pair()];
+        let groups: Vec<Ranks> =
+            pairs.into_iter().map(|pair| pair | random.below(1 << workers)).collect();
+        let draw = |random: &mut Random| {
+            let group = random.pick(&[0, groups[0], groups[1], groups[2]]);
+            let call = match random_call(random, workers) {
+                Call::Broadcast { len, .. } => {
+                    let all = members(group, workers);
+                    Call::Broadcast { root: random.pick(&all), len }
+                }
+                other => other,
+            };
+            (group, call)
+        };
+        let program: Vec<_> = (0..16).map(|_| draw(&mut random)).collect();
+        let mut cluster = Cluster::of_groups(seed, vec![program; workers as usize]);
+        cluster.loss = random.below(20);
+        cluster.run(DEADLINE);
+        for worker in &cluster.workers {
+            assert!(worker.results.iter().all(Result::is_ok), "seed {seed}: {:?}", worker.results);
+            worker.calls.keys().for_each(|id| worker.check(*id, workers));
+            assert_eq!(worker.machine.early.len(), 0, "seed {seed}");
         }
     }
 }
@@ -380,7 +457,7 @@ fn a_call_that_differs_fails_for_all_and_names_both() {
             assert!(text.contains("worker 0") && text.contains("worker 1"), "{text}");
             assert!(text.contains("call"), "{text}");
             // The next exchange is one of both again.
-            cluster.workers[rank].check(2, 2);
+            cluster.workers[rank].check(ExchangeId { group: 0, number: 2 }, 2);
         }
     }
 }
@@ -448,4 +525,36 @@ fn a_worker_that_ends_fails_the_exchanges_that_need_it_and_later_ones_at_once() 
         }
     }
     assert!(cluster.now < 1_000 * MS, "they did not wait for a timeout: {}", cluster.now / MS);
+}
+
+#[test]
+fn what_a_worker_has_sent_before_it_ended_counts_for_a_later_worker() {
+    for (calls, text) in [
+        ([Call::Broadcast { root: 0, len: 8 }; 2], None),
+        ([Call::Broadcast { root: 0, len: 8 }, Call::AtOnce(8)], Some("worker 0")),
+    ] {
+        let mut cluster = Cluster::new(3, calls.map(|call| vec![call]).to_vec());
+        (0..2).for_each(|at| cluster.connect(at));
+        cluster.pass(100 * MS);
+        let now = cluster.now;
+        cluster.workers[0].begin(now, 2, now + DEADLINE);
+        cluster.pass(100 * MS);
+        cluster.workers[0].machine.leave();
+        cluster.pass(100 * MS);
+        let now = cluster.now;
+        cluster.workers[1].begin(now, 2, now + DEADLINE);
+        cluster.pass(100 * MS);
+        match text {
+            None => cluster.workers[1].check(ExchangeId { group: 0, number: 1 }, 2),
+            Some(text) => {
+                let (reason, failure) = cluster.failure(1);
+                assert_eq!(reason, Reason::Differs, "{failure}");
+                assert!(failure.contains(text), "{failure}");
+            }
+        }
+        assert_eq!(
+            cluster.workers[1].results.iter().filter(|it| it.is_ok()).count(),
+            usize::from(text.is_none())
+        );
+    }
 }

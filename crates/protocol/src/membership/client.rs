@@ -58,7 +58,8 @@ pub(crate) struct Client {
 }
 
 /// Token of the Leave to the scheduler.
-pub(crate) const GOODBYE: DeliveryToken = DeliveryToken { operation: u64::MAX, attempt: 0 };
+pub(crate) const GOODBYE: DeliveryToken =
+    DeliveryToken { operation: u64::MAX, attempt: 0, group: 0 };
 
 impl Client {
     pub(crate) fn new(
@@ -185,7 +186,7 @@ impl Client {
     /// Leaves; the token `GOODBYE` is returned when the scheduler has acknowledged it.
     pub(crate) fn leave<D: Data>(&mut self, net: &mut Peers<D>) {
         self.leaving = true;
-        tell(net, Leave {}, LAST, Some(GOODBYE));
+        tell(net, Leave { back: false }, LAST, Some(GOODBYE));
     }
 
     pub(crate) fn is_scheduler(&self, address: &str) -> bool {

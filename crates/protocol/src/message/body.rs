@@ -27,10 +27,10 @@ impl MemberState {
 /// Mask of the features of this build, which members learn from Hello and the address book. A message that only
 /// some members take is sent to those that have its feature.
 #[cfg(not(feature = "wire-next"))]
-pub(crate) const FEATURES: u64 = SUMS_BY_TREE | WEIGHTS | RESUMES | EXCHANGES;
+pub(crate) const FEATURES: u64 = SUMS_BY_TREE | WEIGHTS | RESUMES | EXCHANGES | GROUPS;
 #[cfg(feature = "wire-next")]
 pub(crate) const FEATURES: u64 =
-    SUMS_BY_TREE | WEIGHTS | RESUMES | EXCHANGES | super::next::FEATURE;
+    SUMS_BY_TREE | WEIGHTS | RESUMES | EXCHANGES | GROUPS | super::next::FEATURE;
 
 /// Bit of the features: the member knows the term `sum_order`.
 pub(crate) const SUMS_BY_TREE: u64 = 1;
@@ -43,6 +43,9 @@ pub const RESUMES: u64 = 4;
 
 /// Bit of the features: the member passes on where workers listen for each other, and takes part in exchanges.
 pub const EXCHANGES: u64 = 8;
+
+/// Bit of the features: the member takes messages of groups of workers.
+pub const GROUPS: u64 = 16;
 
 /// Where a worker listens for other workers (also: rendezvous information), for exchanges.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

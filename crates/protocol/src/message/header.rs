@@ -155,6 +155,10 @@ kinds! {
     Begun = 53,
     /// A worker has given an exchange up.
     GivenUp = 54,
+    /// A worker makes a group of workers known to a server.
+    Form = 55,
+    /// A server knows the group.
+    Formed = 56,
 }
 
 impl MessageKind {
@@ -213,6 +217,8 @@ pub struct Header {
     /// Extension field: part of a push in the tree of its round, the first leaf and, from bit 32 on, the number
     /// of leaves; 0 for a push that is no part of a tree.
     pub part: u64,
+    /// Extension field: group of workers that the message concerns; 0 for the workers of the job.
+    pub group: u64,
     /// Extension fields of a received message that this release does not know.
     pub skipped: u16,
     /// Extension field of builds for tests.
@@ -245,6 +251,7 @@ impl Default for Header {
             codec: 0,
             weight: 0,
             part: 0,
+            group: 0,
             skipped: 0,
             #[cfg(feature = "wire-next")]
             next: 0,

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use super::body::{Book, Decision, ExitNotice, Hello, Placement, Proposal, ResumePoint, SliceName};
 use super::bundle::BundleParts;
 use super::facts::{JobView, Look};
+use super::groups::GroupTerms;
 use super::header::{COLLECTIVE, Header, MessageKind, ROUNDS_OVER, flags};
 use super::payload::Payload;
 use super::{Body, Message};
@@ -198,8 +199,9 @@ messages! {
     Done { key: u64, generation: u32, pushes: u64 = round, } [
         generation == 0 && (key, pushes) != (0, 0) => "the end of a list of pushes is of no key",
     ]
-    /// The sender leaves the job, or the scheduler ends it.
-    Leave {}
+    /// The sender leaves the job, or a group, or the scheduler ends the job. `back`: it takes no part in a group that
+    /// it could not make known to all servers.
+    Leave { | back: BACK, }
     /// A member and its incarnation are silent for the sender (stage 0), or are no longer (stage 1).
     Suspect { stage: u64 = round, => accused: (Peer, u64) } [
         stage > Suspect::TAKEN_BACK => "a suspicion is raised or withdrawn",
@@ -336,6 +338,12 @@ messages! {
     GivenUp { exchange: u64 = key, => failure: Failure } [
         exchange == 0 => NO_EXCHANGE,
     ]
+    /// A worker makes a group known to a server, before its first message of the group.
+    Form { request: u64, => terms: GroupTerms } [
+        !terms.is_valid() => "its group has no name, or no ascending ranks",
+    ]
+    /// The server knows the group.
+    Formed { request: u64, }
     /// Statistics of a member, or the request for them.
     Report { => facts: Option<Box<ProcessStats>> }
     /// Small messages of a stream in one frame.

@@ -5,6 +5,7 @@ mod bundle;
 mod digests;
 mod facts;
 mod fields;
+mod groups;
 mod header;
 pub(crate) mod kinds;
 #[cfg(feature = "wire-next")]
@@ -24,8 +25,8 @@ pub(crate) use body::{
     Book, Decision, FEATURES, Hello, Proposal, ResumePoint, SUMS_BY_TREE, Standing, failed, range,
 };
 pub use body::{
-    EXCHANGES, ExchangeAddress, ExitNotice, KeySpec, MemberState, Placement, RESUMES, SliceName,
-    WEIGHTS,
+    EXCHANGES, ExchangeAddress, ExitNotice, GROUPS, KeySpec, MemberState, Placement, RESUMES,
+    SliceName, WEIGHTS,
 };
 pub use bundle::{BundleEntry, BundleParts, read_table, write_parts};
 pub(crate) use bundle::{MOST_BYTES, MOST_PARTS, SpareBundles};
@@ -33,6 +34,7 @@ pub use digests::{DigestScope, MOST_DIGESTS, SeenDigests, SliceDigest};
 pub(crate) use facts::echo_of;
 pub use facts::{JobView, Look, MemberReport, is_echo};
 pub(crate) use fields::Field;
+pub use groups::GroupTerms;
 #[cfg(test)]
 pub(crate) use header::decode;
 #[cfg(any(fuzzing, test, feature = "testing"))]

@@ -7,6 +7,7 @@ use super::body::{Book, Decision, ExitNotice, Hello, Placement, Proposal, failed
 use super::bundle::BundleParts;
 use super::facts::{JobView, Look, MOST_REPORT};
 use super::fields::Field;
+use super::groups::GroupTerms;
 use super::header::{Header, flags};
 use crate::job::{Data, Failure, Peer};
 use crate::telemetry::ProcessStats;
@@ -100,6 +101,7 @@ fields! {
     Arc<Placement>: "its placement cannot be read, or does not make up the key",
         |fields: &[u8]| Placement::decode(fields).map(Arc::new), |place: &Self| place.encode();
     ExitNotice: "its word on an end cannot be read", Field::decode, ExitNotice::encode;
+    GroupTerms: "its group cannot be read", Field::decode, Field::encode;
     (Peer, u64): "the accused member cannot be read", Field::decode, Field::encode;
     Vec<Peer>: "its list of members cannot be read", Field::decode, Field::encode;
 }

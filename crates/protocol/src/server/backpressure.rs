@@ -44,7 +44,7 @@ impl WorkerBacklog {
             return None;
         }
         self.copied += bytes;
-        Some(DeliveryToken { operation: bytes, attempt: 0 })
+        Some(DeliveryToken { operation: bytes, attempt: 0, group: 0 })
     }
 
     pub(super) fn delivered(&mut self, token: DeliveryToken) {

@@ -108,6 +108,8 @@ pub enum ServerAction<D> {
 /// A pull whose value is due.
 #[derive(Debug, Clone)]
 pub struct ValueRequest {
+    /// Number of the group of the machine that answers; 0 for the workers of the job.
+    pub group: u64,
     /// Slice of the value.
     pub slice: SliceName,
     /// Query of [`Worker::pull_wanted`](crate::Worker::pull_wanted), opaque to the protocol; empty for the
@@ -195,6 +197,8 @@ pub struct Server<D> {
     /// Keys to settle after a change of the workers: those with slices here, and those of the directory.
     sweep: (Vec<u64>, Vec<u64>),
     resumption: Resumption,
+    /// Number of the group of this machine; 0 for the workers of the job.
+    group: u64,
 }
 
 impl<D: Data> Server<D> {
@@ -532,7 +536,8 @@ impl<D: Data> Server<D> {
                 round,
             } => {
                 self.waiting[to as usize].end(&wanted);
-                let answer = ValueRequest { slice, wanted, to, round, request, priority };
+                let group = self.group;
+                let answer = ValueRequest { group, slice, wanted, to, round, request, priority };
                 self.actions.push(ServerAction::Answer(answer));
             }
         }

@@ -13,7 +13,7 @@ use crate::job::{
     Data, DeliveryToken, Failure, Limits, OnLoss, Peer, Reason, Role, Time, take_all,
 };
 use crate::machine::NodeRole;
-use crate::message::{Book, MemberState, Message};
+use crate::message::{Book, GroupTerms, MemberState, Message};
 use crate::peers::OutgoingMessage;
 use crate::placement::SharedPlaces;
 use crate::telemetry::ProcessStats;
@@ -47,7 +47,17 @@ impl<D: Data> NodeRole<D> for Server<D> {
             spare: SpareBacklogs::default(),
             sweep: (Vec::new(), Vec::new()),
             resumption: Resumption::default(),
+            group: 0,
         }
+    }
+
+    /// Workers outside of the group count as workers that were never here.
+    fn of_group(limits: &Limits, group: u64, terms: &GroupTerms, _: u64) -> Self {
+        let mut server = Self { group, ..Self::new(limits) };
+        for (rank, here) in (0..).zip(&mut server.workers.here) {
+            *here = terms.has(rank);
+        }
+        server
     }
 
     fn tell_time(&mut self, now: Time) {
@@ -111,6 +121,10 @@ impl<D: Data> NodeRole<D> for Server<D> {
         if let Some(waiting) = self.waiting.get_mut(by as usize) {
             waiting.delivered(token);
         }
+    }
+
+    fn active_workers(&self) -> Vec<u32> {
+        self.workers.active().collect()
     }
 
     fn room_for(&self, peer: Peer) -> usize {

@@ -26,7 +26,7 @@ fn small(key: u64, round: u64) -> Message<Bytes> {
 }
 
 fn token(operation: u64) -> DeliveryToken {
-    DeliveryToken { operation, attempt: 0 }
+    DeliveryToken { operation, attempt: 0, group: 0 }
 }
 
 fn frames(link: &mut ReliableStream<Bytes>, now: Time, limits: &Limits) -> Frames {

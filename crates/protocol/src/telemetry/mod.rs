@@ -54,10 +54,12 @@ pub enum CallKind {
     Resume = 11,
     /// [`Worker::meet`](crate::Worker::meet)
     Meet = 12,
+    /// [`Worker::form`](crate::Worker::form)
+    Form = 13,
 }
 
 impl CallKind {
-    const NAMES: [(Self, &str); 13] = [
+    const NAMES: [(Self, &str); 14] = [
         (Self::Init, "init"),
         (Self::Push, "push"),
         (Self::Pushpull, "pushpull"),
@@ -71,6 +73,7 @@ impl CallKind {
         (Self::Close, "close"),
         (Self::Resume, "resume"),
         (Self::Meet, "meet"),
+        (Self::Form, "group"),
     ];
 
     #[must_use]
@@ -89,7 +92,13 @@ impl CallKind {
     pub fn has_key(self) -> bool {
         !matches!(
             self,
-            Self::Setting | Self::Barrier | Self::Done | Self::Close | Self::Resume | Self::Meet
+            Self::Setting
+                | Self::Barrier
+                | Self::Done
+                | Self::Close
+                | Self::Resume
+                | Self::Meet
+                | Self::Form
         )
     }
 }

@@ -35,6 +35,7 @@ impl<D: Data> Worker<D> {
                     OperationKind::Set { .. }
                     | OperationKind::Learn(_)
                     | OperationKind::Meet
+                    | OperationKind::Form
                     | OperationKind::Barrier { .. },
                 ) => {
                     self.start_collective(id);
@@ -83,9 +84,10 @@ impl<D: Data> Worker<D> {
                 self.take_part(number);
             }
             OperationKind::Meet => self.start_meeting(),
+            OperationKind::Form => self.start_forming(id),
             OperationKind::Done => self.announce(id),
             OperationKind::Close => {
-                self.tell_servers(id, &Leave {}.into(), LAST);
+                self.tell_servers(id, &Leave { back: false }.into(), LAST);
             }
             _ => {}
         }

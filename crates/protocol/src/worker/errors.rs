@@ -19,6 +19,7 @@ fn name<D>(op: &Operation<D>) -> Vec<TextPart> {
         OperationKind::Learn(CatchUpTarget::Key(_))
         | OperationKind::Done
         | OperationKind::Meet
+        | OperationKind::Form
         | OperationKind::Close => return words(call),
         OperationKind::Pull { after: PullDependency::All, .. } => ", behind all pushes".into(),
         _ if op.round() == 0 => String::new(),
@@ -102,6 +103,7 @@ pub(super) fn silent<D>(op: &Operation<D>, key: Option<&WorkerKey>) -> Peer {
         | OperationKind::Done
         | OperationKind::Meet
         | OperationKind::Close => Peer::SCHEDULER,
+        OperationKind::Form => Peer::server(op.unanswered.first().unwrap_or(0)),
         OperationKind::Push { .. } | OperationKind::Pull { .. } => {
             let slice = op.unanswered.first().or(op.unsent.first());
             let server = slice.zip(key).and_then(|(slice, key)| key.server_of(slice));

@@ -6,6 +6,7 @@ mod collective;
 mod credit;
 mod errors;
 mod facts;
+mod forming;
 mod keys;
 mod meeting;
 mod operation;
@@ -31,7 +32,9 @@ use super::job::{
 };
 use super::machine::{NodeRole as _, SchedulerRequest};
 use super::message::kinds::{Ask, Describe, Failed, Init, Place, Ready, Setting, Value};
-use super::message::{COLLECTIVE, Content, Decision, Header, Message, Placement, SliceName};
+use super::message::{
+    COLLECTIVE, Content, Decision, GroupTerms, Header, Message, Placement, SliceName,
+};
 use super::peers::OutgoingMessage;
 use super::placement::SharedPlaces;
 use super::sequence_map::SequenceMap;
@@ -150,6 +153,8 @@ pub struct Worker<D> {
     announcing: Option<(OpId, usize)>,
     resumption: Resumption,
     meeting: Meeting,
+    /// The group of this machine; None for the workers of the job.
+    group: Option<GroupTerms>,
     closing: bool,
     ended: bool,
     /// A loss after which no round closes.
@@ -298,6 +303,7 @@ impl<D: Data> Worker<D> {
             },
             Content::Failed(failed) => self.failed(failed),
             Content::Resumed(resumed) => self.resumed_at(from, resumed.number),
+            Content::Formed(formed) => self.formed(from, formed.request),
             _ => Err(DropReason::Misdirected),
         };
         self.go_on();
@@ -541,7 +547,7 @@ impl<D: Data> Worker<D> {
         message.head.request = id;
         let token = self.ops.get_mut(id).map(|op| {
             let attempt = op.undelivered.send(to.rank);
-            DeliveryToken { operation: id, attempt }
+            DeliveryToken { operation: id, attempt, group: 0 }
         });
         self.letters.push(OutgoingMessage { to, message, priority, token });
     }
@@ -573,9 +579,11 @@ impl<D: Data> Worker<D> {
             | OperationKind::Pull { .. }
             | OperationKind::Restore { .. }
             | OperationKind::Find
+            | OperationKind::Form
             | OperationKind::Done => {
                 self.finish(id, Ok(()));
             }
+            OperationKind::Close if self.group.is_some() => self.finish(id, Ok(())),
             OperationKind::Close => self.wants.push(SchedulerRequest::Leave),
             OperationKind::Learn(_)
             | OperationKind::Remove { .. }
@@ -667,7 +675,10 @@ impl<D: Data> Worker<D> {
             | OperationKind::Remove { .. }
             | OperationKind::Restore { .. }
             | OperationKind::Find => {}
-            OperationKind::Learn(_) | OperationKind::Done | OperationKind::Close => return,
+            OperationKind::Learn(_)
+            | OperationKind::Done
+            | OperationKind::Form
+            | OperationKind::Close => return,
         }
         // Lowest priority: queries of observers must not delay the messages that the operation waits for.
         self.letters.push(OutgoingMessage { to, message: ask.into(), priority: LAST, token: None });

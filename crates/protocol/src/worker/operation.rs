@@ -68,6 +68,8 @@ pub(super) enum OperationKind<D> {
     },
     /// Waits until all workers listen for each other.
     Meet,
+    /// Makes the group of this machine known to all servers.
+    Form,
     Close,
 }
 
@@ -155,10 +157,10 @@ impl<D> Operation<D> {
 
     /// Whether it concerns no key.
     pub(super) fn is_collective(&self) -> bool {
-        use OperationKind::{Barrier, Close, Done, Learn, Meet, Resume, Set};
+        use OperationKind::{Barrier, Close, Done, Form, Learn, Meet, Resume, Set};
         matches!(
             self.what,
-            Set { .. } | Learn(_) | Barrier { .. } | Done | Resume { .. } | Meet | Close
+            Set { .. } | Learn(_) | Barrier { .. } | Done | Resume { .. } | Meet | Form | Close
         )
     }
 
@@ -216,6 +218,7 @@ impl<D> Operation<D> {
             OperationKind::Done => CallKind::Done,
             OperationKind::Resume { .. } => CallKind::Resume,
             OperationKind::Meet => CallKind::Meet,
+            OperationKind::Form => CallKind::Form,
             OperationKind::Close => CallKind::Close,
         }
     }

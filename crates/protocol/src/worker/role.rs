@@ -14,7 +14,7 @@ use crate::job::{
     Data, DeliveryToken, Failure, Limits, OnLoss, Peer, Reason, Role, Time, take_all,
 };
 use crate::machine::{NodeRole, SchedulerRequest};
-use crate::message::{Book, COLLECTIVE, MemberState, Message, ResumePoint};
+use crate::message::{Book, COLLECTIVE, GroupTerms, MemberState, Message, ResumePoint};
 use crate::peers::OutgoingMessage;
 use crate::placement::SharedPlaces;
 use crate::sequence_map::SequenceMap;
@@ -58,6 +58,7 @@ impl<D: Data> NodeRole<D> for Worker<D> {
             announcing: None,
             resumption: Resumption::default(),
             meeting: Meeting::default(),
+            group: None,
             closing: false,
             ended: false,
             rounds_lost: None,
@@ -69,6 +70,14 @@ impl<D: Data> NodeRole<D> for Worker<D> {
             #[cfg(test)]
             looks: std::cell::Cell::default(),
         }
+    }
+
+    fn of_group(limits: &Limits, _: u64, terms: &GroupTerms, first: u64) -> Self {
+        Self { group: Some(terms.clone()), next_op: first, ..Self::new(limits) }
+    }
+
+    fn next_operation(&self) -> u64 {
+        self.next_op
     }
 
     fn tell_time(&mut self, now: Time) {

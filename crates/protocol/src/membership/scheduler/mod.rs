@@ -515,7 +515,7 @@ impl<D: Data> Scheduler<D> {
         if workers.next().is_none() && !self.ending {
             self.ending = true;
             for server in servers.collect::<Vec<_>>() {
-                self.post(server, Leave {});
+                self.post(server, Leave { back: false });
             }
         }
         if self.ending && no_server_is_here {

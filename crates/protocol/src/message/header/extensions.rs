@@ -20,14 +20,18 @@ const FIELD: usize = FRONT + 8;
 const WEIGHT: u8 = 2;
 /// Number of the part of a push in the tree of its round.
 const PART: u8 = 5;
+/// Number of the group of a message.
+const GROUP: u8 = 12;
 
 /// The fields of this release, and the one of builds for tests: numbers and values.
 fn known(head: &Header) -> impl Iterator<Item = (u8, u64)> + use<> {
     #[cfg(feature = "wire-next")]
-    let all = [(WEIGHT, head.weight), (PART, head.part), (next::FIELD, head.next)];
+    let next = [(next::FIELD, head.next)];
     #[cfg(not(feature = "wire-next"))]
-    let all = [(WEIGHT, head.weight), (PART, head.part)];
-    all.into_iter().filter(|(_, value)| *value != 0)
+    let next = [];
+    let all =
+        [(WEIGHT, head.weight), (PART, head.part), (GROUP, head.group)].into_iter().chain(next);
+    all.filter(|(_, value)| *value != 0)
 }
 
 /// Sets a field that this release knows; false if it does not.
@@ -40,6 +44,7 @@ fn set(head: &mut Header, number: u8, value: &[u8]) -> bool {
     let field = match number {
         WEIGHT => &mut head.weight,
         PART => &mut head.part,
+        GROUP => &mut head.group,
         _ => return false,
     };
     let Ok(value) = value.try_into() else { return false };
@@ -65,6 +70,7 @@ pub(in crate::message) fn clear(head: &mut Header) {
     head.skipped = 0;
     head.weight = 0;
     head.part = 0;
+    head.group = 0;
     #[cfg(feature = "wire-next")]
     {
         head.next = 0;

@@ -3,6 +3,7 @@
 
 mod calls;
 mod cuts;
+mod groups;
 mod hostile;
 mod losses;
 mod meetings;
@@ -38,6 +39,8 @@ struct Job {
     results: BTreeMap<Arc<str>, Results>,
     /// Decisions that workers were told.
     told: BTreeMap<Arc<str>, BTreeMap<OpId, Vec<u8>>>,
+    /// Results in groups, by address and group.
+    of_groups: BTreeMap<(Arc<str>, u64), Results>,
     closed: u64,
     most_held: u64,
     /// Reference model that checks the servers.
@@ -62,6 +65,7 @@ impl Job {
             nodes: BTreeMap::new(),
             results: BTreeMap::new(),
             told: BTreeMap::new(),
+            of_groups: BTreeMap::new(),
             closed: 0,
             most_held: 0,
             model: None,
@@ -237,10 +241,18 @@ impl Job {
                 AnyNode::Worker(node) => {
                     let results = self.results.entry(address.clone()).or_default();
                     note(&mut node.part, results, self.told.entry(address.clone()).or_default());
+                    for group in node.open_groups() {
+                        let results = self.of_groups.entry((address.clone(), group)).or_default();
+                        let part = node.part_of(group).unwrap();
+                        note(part, results, &mut BTreeMap::new());
+                    }
                 }
                 AnyNode::Server(node) => {
                     self.most_held = self.most_held.max(node.part.held_bytes());
                     self.closed += serve(&mut node.part, me.rank, self.model.as_mut());
+                    for group in node.open_groups() {
+                        self.closed += serve(node.part_of(group).unwrap(), me.rank, None);
+                    }
                 }
             }
             frames.extend(node.send(now).map(|frame| (address.clone(), frame)));
