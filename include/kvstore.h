@@ -730,6 +730,40 @@ void kv_config_free(struct kv_config *config);
 kv_status kv_create(const char *type, const struct kv_config *config, struct kv_store **store);
 
 /**
+ * Opens the store of a group: some of the workers of a job, with keys, rounds, rules, barriers and
+ * collective calls of their own, over the processes and connections of the job.
+ *
+ * The workers of the group make this call, in any order, and no others. It returns when all servers
+ * know the group, and does not wait for the other workers: the first call that needs them does.
+ * In the group, kv_rank() is the place of this worker among the ascending `ranks`, kv_num_workers()
+ * is `count`, and roots of collective calls are such places. Errors name workers by their rank in
+ * the job; a lost worker ends the rounds and barriers of its groups, not those of others. Sums are
+ * in the order of ranks.
+ *
+ * The new store has the options of `store`, no rule, no codec and no keys; its keys are others than
+ * those of the same name in the job or in other groups. It has no updater and no kv_resume(). A
+ * worker that closes or frees it leaves the group, and the others go on without it; once all have
+ * left, the servers drop its keys. The end of the job's store ends those of its groups: their calls
+ * give `KV_ERR_CLOSED`. A local store has groups of worker 0 alone.
+ *
+ * @param name   NUL-terminated, not empty, at most 255 bytes; the same in all workers of the group.
+ * @param ranks  `count` ranks in the job, in any order, with that of this worker; copied.
+ * @param group  receives the handle; free it with kv_free(), before or after that of the job.
+ * @return `KV_ERR_INVALID_ARGUMENT`: a bad name, one that is open in this process, or ranks that are
+ *         no workers, there twice, or without this worker. `KV_ERR_DIFFERS`: another worker has made
+ *         the group with other ranks. `KV_ERR_UNSUPPORTED`: `store` is of a group, or a server is of
+ *         an earlier release. `KV_ERR_ROLE` on a server, a scheduler or a reader.
+ *         `KV_ERR_TIMEOUT`, `KV_ERR_PEER_LOST`.
+ *
+ * Threads: any. Blocks: up to the option `timeout_ms`.
+ */
+kv_status kv_group(struct kv_store *store,
+                   const char *name,
+                   const int32_t *ranks,
+                   size_t count,
+                   struct kv_store **group);
+
+/**
  * Finishes all pending operations and closes the store; afterwards only kv_free() is of use.
  *
  * @param timeout_ms  how long to wait, -1 for ever, 0 not at all.

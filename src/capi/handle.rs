@@ -155,7 +155,12 @@ pub(super) unsafe fn path<'a>(start: *const c_char) -> Result<&'a Path> {
 ///
 /// # Safety
 /// NULL, or `count` valid elements that stay unchanged for `'a`.
-unsafe fn array<'a, T>(start: *const T, count: usize, call: &str, name: &str) -> Result<&'a [T]> {
+pub(super) unsafe fn array<'a, T>(
+    start: *const T,
+    count: usize,
+    call: &str,
+    name: &str,
+) -> Result<&'a [T]> {
     if count == 0 {
         return Ok(&[]);
     }

@@ -7,6 +7,7 @@ use super::guard::{guard, guard_store, guard_store_in_callback};
 use super::handle::{self, kv_config, kv_store};
 use super::types::{kv_drop, kv_interrupt_check, kv_logger, kv_node_role, kv_status};
 use crate::deadline::Deadline;
+use crate::error::{Result, fail};
 use crate::{Config, Role, Store};
 
 /// Creates a store.
@@ -49,6 +50,59 @@ pub unsafe extern "C" fn kv_create(
             None => Store::open(kind, &Config::new())?,
         };
         *out = handle::new_store(opened);
+        Ok(())
+    })
+}
+
+/// Opens the store of a group: some of the workers of a job, with keys, rounds, rules, barriers and
+/// collective calls of their own, over the processes and connections of the job.
+///
+/// The workers of the group make this call, in any order, and no others. It returns when all servers
+/// know the group, and does not wait for the other workers: the first call that needs them does.
+/// In the group, kv_rank() is the place of this worker among the ascending `ranks`, kv_num_workers()
+/// is `count`, and roots of collective calls are such places. Errors name workers by their rank in
+/// the job; a lost worker ends the rounds and barriers of its groups, not those of others. Sums are
+/// in the order of ranks.
+///
+/// The new store has the options of `store`, no rule, no codec and no keys; its keys are others than
+/// those of the same name in the job or in other groups. It has no updater and no kv_resume(). A
+/// worker that closes or frees it leaves the group, and the others go on without it; once all have
+/// left, the servers drop its keys. The end of the job's store ends those of its groups: their calls
+/// give `KV_ERR_CLOSED`. A local store has groups of worker 0 alone.
+///
+/// @param name   NUL-terminated, not empty, at most 255 bytes; the same in all workers of the group.
+/// @param ranks  `count` ranks in the job, in any order, with that of this worker; copied.
+/// @param group  receives the handle; free it with kv_free(), before or after that of the job.
+/// @return `KV_ERR_INVALID_ARGUMENT`: a bad name, one that is open in this process, or ranks that are
+///         no workers, there twice, or without this worker. `KV_ERR_DIFFERS`: another worker has made
+///         the group with other ranks. `KV_ERR_UNSUPPORTED`: `store` is of a group, or a server is of
+///         an earlier release. `KV_ERR_ROLE` on a server, a scheduler or a reader.
+///         `KV_ERR_TIMEOUT`, `KV_ERR_PEER_LOST`.
+///
+/// Threads: any. Blocks: up to the option `timeout_ms`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kv_group(
+    store: *mut kv_store,
+    name: *const c_char,
+    ranks: *const i32,
+    count: usize,
+    group: *mut *mut kv_store,
+) -> kv_status {
+    guard_store(store, |store| {
+        // SAFETY: header rules 2 and 4: a NUL-terminated string, an array of `count` numbers, a place.
+        let (name, ranks, out) = unsafe {
+            (
+                handle::text(name, "name")?,
+                handle::array(ranks, count, "group", "ranks")?,
+                handle::out(group, "group")?,
+            )
+        };
+        let rank = |rank: &i32| {
+            u32::try_from(*rank)
+                .map_err(|_| fail!(InvalidArgument, "group: rank {rank}; ranks begin at 0"))
+        };
+        let ranks = ranks.iter().map(rank).collect::<Result<Vec<_>>>()?;
+        *out = handle::new_store(store.group(name, &ranks)?);
         Ok(())
     })
 }

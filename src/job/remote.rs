@@ -1,11 +1,13 @@
 //! Interface between a store and its job (also called: backend), for stores of more than one process.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use crate::deadline::Deadline;
 use crate::digest::KeyDigest;
 use crate::error::{Error, Result, fail};
 use crate::key::{Key, KeyRound};
+use crate::local::Local;
 use crate::local::call::DataCall;
 use crate::local::checkpoint::KeyNamer;
 use crate::local::collective::CollectiveCall;
@@ -99,6 +101,11 @@ pub(crate) trait JobMember: Send + Sync {
 
     fn submit_collective(&self, call: CollectiveCall) -> Result<u64> {
         Err(self.no_worker(call.head.kind.name()))
+    }
+
+    /// Joins a group of some of the workers.
+    fn group(&self, _: &Arc<Local>, _name: &str, _ranks: &[u32]) -> Result<Box<dyn JobMember>> {
+        Err(self.no_worker("group"))
     }
 
     fn barrier(&self, _deadline: Deadline) -> Result<()> {

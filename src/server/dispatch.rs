@@ -50,7 +50,13 @@ pub(super) struct ServerDispatch {
     lists: Mutex<Vec<TaskList>>,
 }
 
-/// Slices and settings of a server.
+/// Slices and settings of a server: those of the job, and those of groups of workers, by their numbers.
+pub(super) struct DispatchStates {
+    job: DispatchState,
+    groups: BTreeMap<u64, DispatchState>,
+}
+
+/// Slices and settings of the job, or of a group of workers.
 #[derive(Default)]
 pub(super) struct DispatchState {
     shards: Table<SliceName, Arc<SliceQueue>>,
@@ -73,6 +79,26 @@ impl ServerDispatch {
         Self { local, lists: Mutex::default() }
     }
 
+    /// Queues the actions of a machine on their slices; adds the slices that have work.
+    fn enter_all(
+        &self,
+        part: &mut Server<Bytes>,
+        state: &mut DispatchState,
+        todo: &mut Vec<Arc<SliceQueue>>,
+    ) {
+        let actions = part.actions();
+        if state.lists.len() < actions.len() {
+            state.lists.append(&mut self.lists.lock());
+        }
+        for action in actions {
+            if let Some(shard) = state.enter(action)
+                && !todo.last().is_some_and(|last| Arc::ptr_eq(last, &shard))
+            {
+                todo.push(shard);
+            }
+        }
+    }
+
     /// Keeps lists for the next tasks.
     fn keep(&self, lists: &mut Vec<TaskList>) {
         let mut kept = self.lists.lock();
@@ -82,6 +108,11 @@ impl ServerDispatch {
 }
 
 impl DispatchState {
+    /// No slices, under a first setting.
+    fn beginning_with(first: Arc<Handling>) -> Self {
+        Self { handlings: [(0, first)].into(), ..Self::default() }
+    }
+
     fn handling(&self, version: u64) -> Option<Arc<Handling>> {
         let last = self.handlings.range(..=version).next_back();
         last.or(self.handlings.first_key_value()).map(|(_, handling)| Arc::clone(handling))
@@ -187,14 +218,15 @@ impl DispatchState {
 impl DriverHost for ServerDispatch {
     type Machine = Node<Bytes, Server<Bytes>>;
     type Todo = Vec<Arc<SliceQueue>>;
-    type Registry = DispatchState;
+    type Registry = DispatchStates;
 
-    fn registry(&self) -> DispatchState {
+    fn registry(&self) -> DispatchStates {
         let first = Arc::new(self.local.handling.read().clone());
         let (log, settings) = (self.local.applier.digests.get(), &self.local.settings.digests);
         let digests =
             settings.values.then(|| DigestOptions { log: log.map(Arc::clone), all: settings.all });
-        DispatchState { handlings: [(0, first)].into(), digests, ..DispatchState::default() }
+        let job = DispatchState { digests, ..DispatchState::beginning_with(first) };
+        DispatchStates { job, groups: BTreeMap::new() }
     }
 
     fn todo() -> Vec<Arc<SliceQueue>> {
@@ -204,24 +236,24 @@ impl DriverHost for ServerDispatch {
     fn collect(
         &self,
         node: &mut Self::Machine,
-        state: &mut DispatchState,
+        states: &mut DispatchStates,
         todo: &mut Vec<Arc<SliceQueue>>,
     ) {
-        state.asynchronous = node.limits().mode != Mode::Sync;
-        state.by_tree = node.limits().sum_order == SumOrder::Tree;
-        let actions = node.part.actions();
-        if state.lists.len() < actions.len() {
-            state.lists.append(&mut self.lists.lock());
-        }
-        for action in actions {
-            if let Some(shard) = state.enter(action)
-                && !todo.last().is_some_and(|last| Arc::ptr_eq(last, &shard))
-            {
-                todo.push(shard);
-            }
+        let asynchronous = node.limits().mode != Mode::Sync;
+        let by_tree = node.limits().sum_order == SumOrder::Tree;
+        let mut enter = |part: &mut Server<Bytes>, state: &mut DispatchState| {
+            (state.asynchronous, state.by_tree) = (asynchronous, by_tree);
+            self.enter_all(part, state, todo);
+        };
+        enter(&mut node.part, &mut states.job);
+        // A group begins with no rule: an updater of this process gets keys of the job only.
+        let plain = || DispatchState::beginning_with(Arc::new(Handling::PLAIN));
+        node.each_group(|id, part| enter(part, states.groups.entry(id).or_insert_with(plain)));
+        for id in node.ended_groups() {
+            states.groups.remove(&id);
         }
         for look in node.digest_looks() {
-            node.show_digests(&look, &state.digests_behind(look.skip));
+            node.show_digests(&look, &states.job.digests_behind(look.skip));
         }
     }
 
@@ -253,9 +285,10 @@ fn reply(driver: &Arc<Driver<ServerDispatch>>, replies: &mut Vec<SliceReply>) {
     }
     driver.step(|node, _| {
         for (answer, value) in replies.drain(..) {
+            let Some(part) = node.part_of(answer.group) else { continue };
             match value {
-                Ok(data) => node.part.value(&answer, data),
-                Err(failure) => node.part.no_value(&answer, &failure),
+                Ok(data) => part.value(&answer, data),
+                Err(failure) => part.no_value(&answer, &failure),
             }
         }
     });

@@ -8,6 +8,7 @@ mod devices;
 mod done;
 #[cfg(feature = "dist")]
 mod embedded;
+mod groups;
 mod keys;
 mod lending;
 #[cfg(feature = "dist")]

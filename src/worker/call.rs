@@ -7,9 +7,11 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
+use super::group::WorkerGroup;
 use super::outcome::{CallOutcome, end_loans};
 use super::rows::WantedRows;
 use crate::error::{Error, Result};
+use crate::local::Local;
 use crate::local::merge::Team;
 use crate::local::plan::{Plan, PlannedOut};
 use crate::local::table::Slot;
@@ -24,7 +26,7 @@ use kvstore_protocol::{Ended, OpId};
 pub(super) struct PendingCall {
     /// Number of the ticket, for a call that has one.
     pub(super) ticket: Option<u64>,
-    home: Weak<dyn CallHome>,
+    owner: CallOwner,
     state: Mutex<CallProgress>,
     outcome: CallOutcome,
     /// Outstanding events: unfinished operations, values being copied, and one for the submission.
@@ -38,6 +40,13 @@ pub(super) struct PendingCall {
 pub(super) trait CallHome: Send + Sync {
     /// Removes an outstanding event of a call; completes the call after the last one.
     fn settle(&self, call: &Arc<PendingCall>);
+}
+
+/// What settles the events of a call, and the group of a call of a group's store.
+#[derive(Clone)]
+pub(super) struct CallOwner {
+    pub(super) home: Weak<dyn CallHome>,
+    pub(super) group: Option<Arc<WorkerGroup>>,
 }
 
 /// One key of a call, and the memory lent for it.
@@ -79,14 +88,14 @@ struct CallProgress {
 
 impl PendingCall {
     pub(super) fn new(
-        home: Weak<dyn CallHome>,
+        owner: CallOwner,
         ticket: Option<u64>,
         plan: Plan,
         parts: Vec<PendingKey>,
     ) -> Arc<Self> {
         let (state, outcome) = (Mutex::default(), CallOutcome::new());
         let (remaining, span) = (AtomicUsize::new(1), Mutex::default());
-        let mut call = Self { ticket, home, state, outcome, remaining, parts: Vec::new(), span };
+        let mut call = Self { ticket, owner, state, outcome, remaining, parts: Vec::new(), span };
         call.begin(ticket, plan, parts);
         Arc::new(call)
     }
@@ -94,12 +103,12 @@ impl PendingCall {
     /// Begins the next call in the memory of one that has ended.
     pub(super) fn again(
         &mut self,
-        home: Weak<dyn CallHome>,
+        owner: CallOwner,
         ticket: Option<u64>,
         plan: Plan,
         parts: Vec<PendingKey>,
     ) {
-        self.home = home;
+        self.owner = owner;
         self.begin(ticket, plan, parts);
     }
 
@@ -116,7 +125,17 @@ impl PendingCall {
 
     /// Takes the plan and the parts of a call that has ended, for their memory.
     pub(super) fn take_apart(&mut self) -> (Plan, Vec<PendingKey>) {
+        self.owner.group = None;
         (std::mem::take(&mut self.state.get_mut().plan), std::mem::take(&mut self.parts))
+    }
+
+    /// Calls `work` with the store of the call; not if it is gone.
+    pub(super) fn with_local<T>(
+        &self,
+        of_job: &Arc<Local>,
+        work: impl FnOnce(&Arc<Local>) -> T,
+    ) -> Option<T> {
+        WorkerGroup::with_local(self.owner.group.as_ref(), of_job, work)
     }
 
     pub(super) fn part(&self, index: usize) -> &PendingKey {
@@ -245,7 +264,7 @@ impl PendingCall {
 impl Receiver for PendingCall {
     fn received(self: Arc<Self>) {
         // Values arrive through the driver, which is the home.
-        if let Some(home) = self.home.upgrade() {
+        if let Some(home) = self.owner.home.upgrade() {
             home.settle(&self);
         }
     }

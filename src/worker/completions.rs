@@ -1,6 +1,7 @@
 //! Driver host of a worker (also called: completion queue): a table from the machine's operations to the
 //! pending calls, under the machine's lock.
 
+use std::collections::BTreeMap;
 use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -17,6 +18,13 @@ use kvstore_protocol::{Ended, Failure, Header, Node, OpId, SequenceMap, WorkerAc
 
 pub(super) struct CompletionTable {
     pub(super) local: Arc<Local>,
+}
+
+/// Pending calls of a worker: those of the job's store, and those of the stores of groups, by their numbers.
+#[derive(Default)]
+pub(super) struct CallTables {
+    job: OpenCalls,
+    groups: BTreeMap<u64, OpenCalls>,
 }
 
 /// Pending calls, by the operations of the machine: each with the part of the call.
@@ -61,8 +69,42 @@ impl CompletionTable {
         });
         drop(span);
         match call.ticket {
-            Some(sequence) => _ = self.local.tickets.finish(sequence, result),
+            Some(sequence) => {
+                call.with_local(&self.local, |local| local.tickets.finish(sequence, result));
+            }
             None => call.outcome().finish(result),
+        }
+    }
+
+    /// Takes the actions of a machine.
+    fn collect_of(
+        &self,
+        part: &mut WorkerMachine,
+        OpenCalls(open): &mut OpenCalls,
+        todo: &mut Vec<Completion>,
+    ) {
+        for action in part.actions() {
+            self.local.fault("collect");
+            match action {
+                WorkerAction::Fill { op, slice, round, at, data } => {
+                    if let Some((call, part)) = open.get(op) {
+                        call.expect();
+                        let what = CompletionKind::Fill { slice, round, at, data };
+                        todo.push(Completion { call: Arc::clone(call), part: *part, what });
+                    }
+                }
+                WorkerAction::Told { op, fields } => {
+                    if let Some((call, _)) = open.get(op) {
+                        call.tell(fields);
+                    }
+                }
+                WorkerAction::Finished { op, ended, result } => {
+                    if let Some((call, part)) = open.remove(op) {
+                        let what = CompletionKind::Finished { ended, result };
+                        todo.push(Completion { call, part, what });
+                    }
+                }
+            }
         }
     }
 
@@ -75,7 +117,9 @@ impl CompletionTable {
             CompletionKind::Finished { ended, result } => {
                 call.ended(&ended, result.is_ok(), tracer);
                 if let Err(failure) = result {
-                    call.fail(part, error_of(&self.local.keys.names, &failure));
+                    call.with_local(&self.local, |local| {
+                        call.fail(part, error_of(&local.keys.names, &failure));
+                    });
                 }
             }
         }
@@ -83,7 +127,18 @@ impl CompletionTable {
 
     /// Fails every pending call: the machine has stopped.
     pub(super) fn abort(&self, driver: &Driver<Self>, error: &Error) {
-        let open = driver.with_registry(std::mem::take);
+        let CallTables { job, groups } = driver.with_registry(std::mem::take);
+        self.abort_some(driver, job, error);
+        groups.into_values().for_each(|open| self.abort_some(driver, open, error));
+    }
+
+    /// Fails the pending calls of a group, whose machine is gone.
+    pub(super) fn abort_group(&self, driver: &Driver<Self>, group: u64, error: &Error) {
+        let open = driver.with_registry(|tables| tables.groups.remove(&group));
+        self.abort_some(driver, open.unwrap_or_default(), error);
+    }
+
+    fn abort_some(&self, driver: &Driver<Self>, open: OpenCalls, error: &Error) {
         for (call, part) in open.0.into_values() {
             call.fail(part, error.clone());
             self.settle(&call, &driver.blocks);
@@ -94,6 +149,13 @@ impl CompletionTable {
 impl CallHome for Driver<CompletionTable> {
     fn settle(&self, call: &Arc<PendingCall>) {
         self.host.settle(call, &self.blocks);
+    }
+}
+
+impl CallTables {
+    /// Calls of a group; 0 is the job.
+    pub(super) fn of(&mut self, group: u64) -> &mut OpenCalls {
+        if group == 0 { &mut self.job } else { self.groups.entry(group).or_default() }
     }
 }
 
@@ -124,10 +186,10 @@ impl OpenCalls {
 impl DriverHost for CompletionTable {
     type Machine = Node<Bytes, WorkerMachine>;
     type Todo = Vec<Completion>;
-    type Registry = OpenCalls;
+    type Registry = CallTables;
 
-    fn registry(&self) -> OpenCalls {
-        OpenCalls::default()
+    fn registry(&self) -> CallTables {
+        CallTables::default()
     }
 
     fn todo() -> Vec<Completion> {
@@ -137,43 +199,23 @@ impl DriverHost for CompletionTable {
     fn collect(
         &self,
         node: &mut Self::Machine,
-        OpenCalls(open): &mut OpenCalls,
+        tables: &mut CallTables,
         todo: &mut Vec<Completion>,
     ) {
-        for action in node.part.actions() {
-            self.local.fault("collect");
-            match action {
-                WorkerAction::Fill { op, slice, round, at, data } => {
-                    if let Some((call, part)) = open.get(op) {
-                        call.expect();
-                        let what = CompletionKind::Fill { slice, round, at, data };
-                        todo.push(Completion { call: Arc::clone(call), part: *part, what });
-                    }
-                }
-                WorkerAction::Told { op, fields } => {
-                    if let Some((call, _)) = open.get(op) {
-                        call.tell(fields);
-                    }
-                }
-                WorkerAction::Finished { op, ended, result } => {
-                    if let Some((call, part)) = open.remove(op) {
-                        let what = CompletionKind::Finished { ended, result };
-                        todo.push(Completion { call, part, what });
-                    }
-                }
-            }
-        }
+        self.collect_of(&mut node.part, &mut tables.job, todo);
+        node.each_group(|id, part| self.collect_of(part, tables.of(id), todo));
     }
 
     fn landing(
         &self,
         node: &Self::Machine,
-        OpenCalls(open): &OpenCalls,
+        tables: &CallTables,
         head: &Header,
         len: usize,
     ) -> Option<ReceiveTarget> {
         let (operation, at) = node.awaits(head, len as u64)?;
-        let (call, part) = open.get(operation)?;
+        let open = if head.group == 0 { &tables.job } else { tables.groups.get(&head.group)? };
+        let (call, part) = open.0.get(operation)?;
         call.landing(*part, at, len)
     }
 

@@ -2,9 +2,9 @@
 
 use std::cell::Cell;
 use std::collections::VecDeque;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
-use super::call::{CallHome, PendingCall, PendingKey};
+use super::call::{CallOwner, PendingCall, PendingKey};
 use super::inputs::SpareLoans;
 use super::requests::KeyRequest;
 use super::rows::RowMemory;
@@ -68,18 +68,18 @@ impl CallMemory {
     /// A call in the memory of one that has ended, if there is one.
     pub(super) fn begin(
         &mut self,
-        home: Weak<dyn CallHome>,
+        owner: CallOwner,
         ticket: Option<u64>,
         plan: Plan,
         parts: Vec<PendingKey>,
     ) -> Arc<PendingCall> {
         for at in 0..self.calls.len() {
             if let Some(call) = Arc::get_mut(&mut self.calls[at]) {
-                call.again(home, ticket, plan, parts);
+                call.again(owner, ticket, plan, parts);
                 return self.calls.swap_remove(at);
             }
         }
-        PendingCall::new(home, ticket, plan, parts)
+        PendingCall::new(owner, ticket, plan, parts)
     }
 
     /// Keeps the memory of a call that has ended.

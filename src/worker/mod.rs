@@ -4,6 +4,7 @@ mod call;
 mod collective;
 mod completions;
 mod exchange;
+mod group;
 mod inits;
 mod inputs;
 #[cfg(test)]
@@ -24,8 +25,8 @@ pub(crate) use collective::Announcement;
 
 use std::collections::HashSet;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Weak};
 
 use crate::config::{self, JobConfig};
 use crate::deadline::Deadline;
@@ -52,12 +53,14 @@ use crate::runtime::{Bytes, Driver};
 use crate::sys::sync::Mutex;
 use crate::tensor::DType;
 use crate::transport;
-use call::{CallHome, PendingCall};
+use call::PendingCall;
 use collective::Collective;
 use completions::{CompletionTable, OpenCalls};
 use exchange::WorkerExchanges;
+use group::WorkerGroup;
 use kvstore_protocol::{
-    Failure, Machine as _, Mode, Node, NodeStart, OpId, Placement, Reason, SumOrder, Time, WEIGHTS,
+    Failure, GroupExit, Machine as _, Mode, Node, NodeStart, OpId, Placement, Reason, SumOrder,
+    Time, WEIGHTS,
 };
 use lookup::StoreKeyNames;
 use memory::CallMemory;
@@ -100,7 +103,9 @@ pub(crate) struct WorkerStore {
     /// A collective call that timed out.
     unfinished: Mutex<Option<Box<Collective>>>,
     /// With the other workers, without a server.
-    exchanges: WorkerExchanges,
+    exchanges: Arc<WorkerExchanges>,
+    /// The group of a group's store; None for that of the job. Ranks inside of this library are those in the job.
+    group: Option<Arc<WorkerGroup>>,
 }
 
 impl WorkerStore {
@@ -164,7 +169,8 @@ impl WorkerStore {
                 whole: Mutex::default(),
                 unsent: Mutex::default(),
                 unfinished: Mutex::default(),
-                exchanges: WorkerExchanges::new(job, me.rank, kind),
+                exchanges: Arc::new(WorkerExchanges::new(local, job, me.rank, kind)),
+                group: None,
                 driver,
             }
             .begin(),
@@ -199,11 +205,6 @@ impl WorkerStore {
         Ok(())
     }
 
-    /// What settles the events of calls.
-    fn home(&self) -> Weak<dyn CallHome> {
-        Arc::downgrade(&self.driver) as Weak<_>
-    }
-
     /// Converts a deadline to the machine's clock.
     fn moment(&self, deadline: Deadline) -> Time {
         match deadline {
@@ -214,7 +215,9 @@ impl WorkerStore {
 
     /// Runs a step of the worker's machine; an error if the machine has stopped.
     fn step<T>(&self, work: impl FnOnce(&mut WorkerMachine, Time) -> T) -> Result<T> {
-        self.driver.step(|node, now| work(&mut node.part, now)).ok_or_else(closed)
+        let group = self.group_id();
+        let step = self.driver.step(|node, now| node.part_of(group).map(|part| work(part, now)));
+        step.flatten().ok_or_else(closed)
     }
 
     /// Like `step`, for work that changes the table of pending calls too.
@@ -222,8 +225,11 @@ impl WorkerStore {
         &self,
         work: impl FnOnce(&mut WorkerMachine, &mut OpenCalls, Time) -> T,
     ) -> Result<T> {
-        let step = self.driver.step_with(|node, open, now| work(&mut node.part, open, now));
-        step.ok_or_else(closed)
+        let group = self.group_id();
+        let step = self.driver.step_with(|node, tables, now| {
+            node.part_of(group).map(|part| work(part, tables.of(group), now))
+        });
+        step.flatten().ok_or_else(closed)
     }
 
     /// Makes one request about the job or a key, and waits for its end.
@@ -241,7 +247,7 @@ impl WorkerStore {
         deadline: Deadline,
         ask: impl FnOnce(&mut WorkerMachine, Time, Time) -> std::result::Result<OpId, Failure>,
     ) -> (Result<()>, Vec<u8>) {
-        let call = PendingCall::new(self.home(), None, Plan::default(), Vec::new());
+        let call = PendingCall::new(self.owner(), None, Plan::default(), Vec::new());
         let end = self.moment(deadline);
         let asked = self.step_with(|worker, open, now| {
             let operation = ask(worker, now, end).map_err(|failure| self.error(&failure))?;
@@ -412,15 +418,18 @@ impl JobMember for WorkerStore {
     }
 
     fn rank(&self) -> u32 {
-        self.rank
+        self.seat().rank
     }
 
     fn workers(&self) -> u32 {
-        self.workers
+        self.seat().workers
     }
 
-    /// Fails all calls at once, and stops the driver.
+    /// Fails all calls at once, and stops the driver; of a group only its own calls.
     fn abort(&self) {
+        if let Some(group) = &self.group {
+            return self.leave_group(group, GroupExit::Dropped, &closed());
+        }
         self.exchanges.stop();
         self.driver.stop();
         let is_poisoned = self.local.poisoned.load(Ordering::SeqCst);
@@ -431,6 +440,9 @@ impl JobMember for WorkerStore {
 
     /// Leaves the job; pending calls have ended before.
     fn close(&self, deadline: Deadline) -> Result<()> {
+        if let Some(group) = &self.group {
+            return self.close_group(group, deadline);
+        }
         self.exchanges.leave(deadline);
         let result = self.request(deadline, WorkerMachine::close);
         if result.is_ok() {
@@ -446,6 +458,7 @@ impl JobMember for WorkerStore {
 
     /// Updaters run on the servers: one that is set on a worker would never run.
     fn updates(&self) -> Result<bool> {
+        self.check_of_job("set_updater", "an optimizer may be set")?;
         if self.server_updater || self.reads_only {
             return Ok(self.reads_only);
         }
@@ -458,6 +471,9 @@ impl JobMember for WorkerStore {
     }
 
     fn lost(&self) -> usize {
+        if let Some(group) = &self.group {
+            return self.lost_of(group);
+        }
         self.driver.peek(Node::lost).unwrap_or(0)
     }
 
@@ -469,8 +485,8 @@ impl JobMember for WorkerStore {
     fn stats(&self) -> String {
         format!(
             ",\"role\":\"worker\",\"rank\":{},\"num_workers\":{}{}",
-            self.rank,
-            self.workers,
+            self.rank(),
+            self.workers(),
             telemetry::facts(self.driver.step(|node, now| (node.facts(now), node.ignored())))
         )
     }
@@ -580,7 +596,8 @@ impl JobMember for WorkerStore {
     fn cancel(&self, ticket: u64) {
         let number = Tickets::<LocalOperation>::number(ticket);
         self.cancel_exchange(number);
-        let found = self.driver.with_registry(|open| open.call_of(number));
+        let group = self.group_id();
+        let found = self.driver.with_registry(|tables| tables.of(group).call_of(number));
         let Some(call) = found else { return };
         let stop = |some: &[OpId]| {
             self.step_with(|worker, open, _| {
@@ -600,6 +617,10 @@ impl JobMember for WorkerStore {
         self.exchange_now(call)
     }
 
+    fn group(&self, local: &Arc<Local>, name: &str, ranks: &[u32]) -> Result<Box<dyn JobMember>> {
+        self.open_group(local, name, ranks)
+    }
+
     fn submit_collective(&self, call: CollectiveCall) -> Result<u64> {
         self.exchange_with_ticket(call)
     }
@@ -616,6 +637,7 @@ impl JobMember for WorkerStore {
 
     fn resume(&self, deadline: Deadline) -> Result<()> {
         self.check_writes("resume")?;
+        self.check_of_job("resume", "make another group, in which no worker is done")?;
         self.resume_together(deadline)
     }
 

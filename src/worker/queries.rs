@@ -62,7 +62,9 @@ impl WorkerStore {
     pub(super) fn check_knows(&self, call: &str, feature: u64) -> Result<()> {
         let is_old = |node: &kvstore_protocol::Node<_, _>| {
             let mut all = (0..self.servers).map(Peer::server).chain([Peer::SCHEDULER]);
-            all.find(|peer| node.features(*peer) & feature == 0)
+            // A peer without a stream has ended: the call says so.
+            let has_stream = |peer: &Peer| node.linked(*peer).is_some();
+            all.find(|peer| has_stream(peer) && node.features(*peer) & feature == 0)
         };
         match self.driver.peek(is_old).flatten() {
             Some(peer) => Err(fail!(
@@ -133,7 +135,7 @@ impl WorkerStore {
             parts.push(PendingKey::new(Arc::clone(slot), target, 0..0));
             servers.push(count);
         }
-        let call = PendingCall::new(self.home(), None, Plan::default(), parts);
+        let call = PendingCall::new(self.owner(), None, Plan::default(), parts);
         let call = self.launch(&mut memory, call, CallInputs::default(), 0, deadline)?;
         self.wait(&call)?;
         let of_key = |(part, count): (usize, usize)| {

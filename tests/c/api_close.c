@@ -35,6 +35,7 @@ static void check_refuses_work(kv_store *store) {
     CHECK_STATUS(kv_barrier(store, 0), KV_ERR_CLOSED);
     CHECK_STATUS(kv_done(store), KV_ERR_CLOSED);
     CHECK_STATUS(kv_resume(store, 0), KV_ERR_CLOSED);
+    CHECK_STATUS(kv_group(store, "g", &(int32_t){0}, 1, &(kv_store *){NULL}), KV_ERR_CLOSED);
     CHECK_STATUS(kv_serve(store), KV_ERR_CLOSED);
     CHECK(ticket == UNTOUCHED);
 }

@@ -208,6 +208,38 @@ static void a_local_store_is_the_only_worker(const char *type) {
     kv_free(store);
 }
 
+/* The group of a local store has worker 0 alone, keys of its own, and outlives the store. */
+static void a_group_is_a_store_of_its_own(const char *type) {
+    const int32_t zero = 0, one = 1, below = -1;
+    int32_t rank = -1, count = -1;
+    char long_name[300];
+    memset(long_name, 'x', sizeof long_name);
+    long_name[sizeof long_name - 1] = '\0';
+    kv_store *store = open_store(type), *group = NULL;
+    CHECK_STATUS(kv_group(store, "", &zero, 1, &group), KV_ERR_INVALID_ARGUMENT);
+    CHECK_STATUS(kv_group(store, long_name, &zero, 1, &group), KV_ERR_INVALID_ARGUMENT);
+    CHECK(error_says("255 bytes"));
+    CHECK_STATUS(kv_group(store, "g", &one, 1, &group), KV_ERR_INVALID_ARGUMENT);
+    CHECK_STATUS(kv_group(store, "g", NULL, 0, &group), KV_ERR_INVALID_ARGUMENT);
+    CHECK(error_says("worker 0 alone"));
+    CHECK_STATUS(kv_group(store, "g", &below, 1, &group), KV_ERR_INVALID_ARGUMENT);
+    CHECK(error_says("rank -1; ranks begin at 0"));
+    CHECK(group == NULL);
+    CHECK_STATUS(kv_group(store, "g", &zero, 1, &group), KV_OK);
+    CHECK_STATUS(kv_rank(group, &rank), KV_OK);
+    CHECK_STATUS(kv_num_workers(group, &count), KV_OK);
+    CHECK(rank == 0 && count == 1);
+    init_number(store, 1, 10);
+    init_number(group, 1, 20);
+    CHECK_STATUS(push_number(group, 1, 21), KV_OK);
+    CHECK(pull_number(store, 1) == 10 && pull_number(group, 1) == 21);
+    CHECK_STATUS(kv_barrier(group, -1), KV_OK);
+    kv_free(store);
+    CHECK(pull_number(group, 1) == 21);
+    CHECK_STATUS(kv_close(group, -1), KV_OK);
+    kv_free(group);
+}
+
 static void stores_are_separate(void) {
     kv_store *first = open_store("local"), *second = open_store("local");
     init_number(first, 1, 10);
@@ -276,6 +308,8 @@ int main(void) {
     timeout_ms_comes_from_the_environment();
     a_local_store_is_the_only_worker("local");
     a_local_store_is_the_only_worker("device");
+    a_group_is_a_store_of_its_own("local");
+    a_group_is_a_store_of_its_own("device");
     stores_are_separate();
     versions_and_status_names();
     return check_passed("api_create");

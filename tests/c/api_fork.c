@@ -94,6 +94,7 @@ static void check_everything_is_forked(kv_store *store, kv_ticket ticket) {
     CHECK_STATUS(kv_barrier(store, 0), KV_ERR_FORKED);
     CHECK_STATUS(kv_done(store), KV_ERR_FORKED);
     CHECK_STATUS(kv_resume(store, 0), KV_ERR_FORKED);
+    CHECK_STATUS(kv_group(store, "g", &(int32_t){0}, 1, &(kv_store *){NULL}), KV_ERR_FORKED);
     CHECK_STATUS(kv_serve(store), KV_ERR_FORKED);
     CHECK_STATUS(kv_stats(store, NULL, 0, &count), KV_ERR_FORKED);
     CHECK_STATUS(kv_close(store, -1), KV_ERR_FORKED);

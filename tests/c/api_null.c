@@ -37,6 +37,7 @@ static void without_a_store(void) {
     CHECK_REFUSED(kv_barrier(NULL, 0));
     CHECK_REFUSED(kv_done(NULL));
     CHECK_REFUSED(kv_resume(NULL, 0));
+    CHECK_REFUSED(kv_group(NULL, "g", &small, 1, &(kv_store *){NULL}));
     CHECK_REFUSED(kv_serve(NULL));
     CHECK_REFUSED(kv_stats(NULL, NULL, 0, &size));
     CHECK_REFUSED(kv_intern(NULL, "name", &key));
@@ -93,6 +94,9 @@ static void without_a_place_for_the_answer(kv_store *store) {
     CHECK_REFUSED(kv_rank(store, NULL));
     CHECK_REFUSED(kv_num_workers(store, NULL));
     CHECK_REFUSED(kv_num_lost(store, NULL));
+    CHECK_REFUSED(kv_group(store, "g", &(int32_t){0}, 1, NULL));
+    CHECK_REFUSED(kv_group(store, NULL, &(int32_t){0}, 1, &(kv_store *){NULL}));
+    CHECK_REFUSED(kv_group(store, "g", NULL, 1, &(kv_store *){NULL}));
     CHECK_REFUSED(kv_intern(store, "name", NULL));
     CHECK_REFUSED(kv_key_name(store, 1, NULL));
     CHECK_REFUSED(kv_key_info(store, 1, NULL, NULL, NULL, 4));

@@ -78,6 +78,7 @@ static void check_calls_that_do_not(inside *own, kv_key key) {
     CHECK_STATUS(kv_barrier(store, 0), KV_ERR_REENTRANT);
     CHECK_STATUS(kv_done(store), KV_ERR_REENTRANT);
     CHECK_STATUS(kv_resume(store, 0), KV_ERR_REENTRANT);
+    CHECK_STATUS(kv_group(store, "g", &(int32_t){0}, 1, &(kv_store *){NULL}), KV_ERR_REENTRANT);
     CHECK_STATUS(kv_serve(store), KV_ERR_REENTRANT);
     CHECK_STATUS(kv_stats(store, NULL, 0, &length), KV_ERR_REENTRANT);
     CHECK_STATUS(kv_close(store, 0), KV_ERR_REENTRANT);

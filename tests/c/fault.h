@@ -81,6 +81,7 @@ static inline void check_poisoned(kv_store *store, kv_ticket ticket) {
     CHECK_STATUS(kv_barrier(store, -1), KV_ERR_POISONED);
     CHECK_STATUS(kv_done(store), KV_ERR_POISONED);
     CHECK_STATUS(kv_resume(store, 0), KV_ERR_POISONED);
+    CHECK_STATUS(kv_group(store, "g", &(int32_t){0}, 1, &(kv_store *){NULL}), KV_ERR_POISONED);
     CHECK_STATUS(kv_serve(store), KV_ERR_POISONED);
     CHECK_STATUS(kv_stats(store, NULL, 0, &size), KV_ERR_POISONED);
     CHECK_STATUS(kv_close(store, -1), KV_ERR_POISONED);

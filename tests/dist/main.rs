@@ -27,6 +27,7 @@ mod ends;
 #[cfg(feature = "fault-injection")]
 mod faults;
 mod golden;
+mod groups;
 mod ignored;
 mod job;
 mod key_rules;

@@ -168,7 +168,8 @@ impl WorkerStore {
 
     /// Waits until this worker's calls have ended.
     pub(crate) fn wait_for_own_calls(&self, call: &str, deadline: Deadline) -> Result<()> {
-        while !self.driver.with_registry(|open| open.is_idle()) {
+        let group = self.group_id();
+        while !self.driver.with_registry(|tables| tables.of(group).is_idle()) {
             if deadline.is_over() || interrupt::requested() {
                 return Err(fail!(Timeout, "{call}: calls of this worker are still at work"));
             }

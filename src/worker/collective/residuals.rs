@@ -162,7 +162,8 @@ impl WorkerStore {
     ) -> Result<()> {
         let mut result = Ok(());
         let leader = way.leader();
-        for rank in (0..self.workers).filter(|rank| *rank != leader) {
+        let others = (0..self.workers).filter(|rank| *rank != leader && self.has_worker(*rank));
+        for rank in others {
             let (giver, finder) = match way {
                 TransferDirection::To(_) => (rank, leader),
                 TransferDirection::From(_) => (leader, rank),

@@ -8,18 +8,17 @@ mod span;
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::panic::resume_unwind;
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
+use super::completions::CompletionTable;
 use super::{WorkerMachine, WorkerStore, WorkerSums, closed};
 use crate::config::JobConfig;
 use crate::deadline::Deadline;
 use crate::error::{Error, Result, fail};
 use crate::job::errors::error_of;
 use crate::job::options::{self, exchange_place};
-use crate::local::collective::{
-    CollectiveCall, CollectiveKind, Reducer, Reduction, WorkerPlace, alone,
-};
+use crate::local::collective::{CollectiveCall, CollectiveKind, Reducer, Reduction, alone};
 use crate::local::kind::StoreKind;
 use crate::local::{Local, poisoned};
 use crate::panics;
@@ -30,7 +29,7 @@ use kvstore_protocol::{
     EXCHANGES, ExchangeAction, ExchangeAddress, ExchangeId, ExchangeTerms, Exchanges, Failure,
     Header, Limits, Reason,
 };
-use run::{ExchangeHome, ExchangeRun};
+use run::{ExchangeHome, ExchangeRun, RunOwner};
 
 /// Maximum time for the others to acknowledge the last segments before this worker leaves.
 const LAST_WORDS: Duration = Duration::from_secs(5);
@@ -38,6 +37,8 @@ const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
 /// The exchanges of a worker, which begin with its first collective call.
 pub(super) struct WorkerExchanges {
+    /// The store of the job.
+    local: Arc<Local>,
     config: JobConfig,
     limits: Limits,
     hub: std::sync::Mutex<Option<ExchangeHub>>,
@@ -47,23 +48,30 @@ pub(super) struct WorkerExchanges {
 struct ExchangeHub {
     driver: Arc<Driver<ExchangeHost>>,
     incarnation: u64,
-    /// All workers are known, and the machine has streams to them.
-    has_met: bool,
+    /// Workers, by rank, to which the machine has streams.
+    met: Vec<bool>,
 }
 
 /// Driver host of the exchanges.
 pub(super) struct ExchangeHost {
     local: Arc<Local>,
+    /// The driver of the worker, which knows where others listen.
+    book: Weak<Driver<CompletionTable>>,
 }
 
-/// An action for a call.
-pub(super) type ExchangeTask = (Arc<ExchangeRun>, ExchangeAction<Bytes>);
+/// Work behind a step of the machine.
+pub(super) enum ExchangeTask {
+    /// An action for a call.
+    OfCall(Arc<ExchangeRun>, ExchangeAction<Bytes>),
+    /// A worker without a stream has sent something.
+    MeetStrangers,
+}
 
 impl WorkerExchanges {
-    pub(super) fn new(job: &JobConfig, rank: u32, kind: StoreKind) -> Self {
+    pub(super) fn new(local: &Arc<Local>, job: &JobConfig, rank: u32, kind: StoreKind) -> Self {
         let config = JobConfig { rank: Some(rank), ..job.clone() };
         let limits = options::limits(job, kind);
-        Self { config, limits, hub: std::sync::Mutex::default() }
+        Self { local: Arc::clone(local), config, limits, hub: std::sync::Mutex::default() }
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<ExchangeHub>> {
@@ -98,11 +106,16 @@ impl WorkerExchanges {
 }
 
 impl ExchangeHub {
-    fn open(local: &Arc<Local>, exchanges: &WorkerExchanges, rank: u32) -> Result<Self> {
+    fn open(
+        exchanges: &WorkerExchanges,
+        book: &Arc<Driver<CompletionTable>>,
+        rank: u32,
+    ) -> Result<Self> {
         let place = exchange_place(&exchanges.config)?;
         let (own, limits) = (Cell::new(0), exchanges.limits.clone());
+        let met = vec![false; limits.workers as usize];
         let driver = Driver::start(
-            ExchangeHost { local: Arc::clone(local) },
+            ExchangeHost { local: Arc::clone(&exchanges.local), book: Arc::downgrade(book) },
             None,
             &|inbox| transport::open(&place, &inbox),
             |_, incarnation| {
@@ -110,16 +123,12 @@ impl ExchangeHub {
                 Exchanges::new(limits, rank, incarnation, describe, 0)
             },
         )?;
-        Ok(Self { driver, incarnation: own.get(), has_met: false })
+        Ok(Self { driver, incarnation: own.get(), met })
     }
 }
 
 impl WorkerStore {
-    fn seat(&self) -> WorkerPlace {
-        WorkerPlace { rank: self.rank, workers: self.workers }
-    }
-
-    /// The driver of exchanges; the first call waits for all other workers to make one.
+    /// The driver of exchanges; the first call of this store waits for its other workers to make one.
     fn exchanges(
         &self,
         call: &'static str,
@@ -128,11 +137,11 @@ impl WorkerStore {
         let (driver, incarnation) = {
             let mut hub = self.exchanges.lock();
             let open = match &mut *hub {
-                Some(open) if open.has_met => return Ok(Arc::clone(&open.driver)),
+                Some(open) if self.has_met(open) => return Ok(Arc::clone(&open.driver)),
                 Some(open) => open,
                 closed => {
                     self.check_knows(call, EXCHANGES)?;
-                    let opened = ExchangeHub::open(&self.local, &self.exchanges, self.rank);
+                    let opened = ExchangeHub::open(&self.exchanges, &self.driver, self.rank);
                     closed.insert(opened.map_err(|error| error.at(call))?)
                 }
             };
@@ -143,12 +152,18 @@ impl WorkerStore {
         self.request(deadline, |worker, now, end| worker.meet(own, now, end))
             .map_err(|error| error.at(call))?;
         let all = self.step(|worker: &mut WorkerMachine, _| worker.listening_workers().to_vec())?;
-        if let Some(hub) = self.exchanges.lock().as_mut().filter(|hub| !hub.has_met) {
-            let workers = all.iter().map(|(rank, it)| (*rank, it.incarnation, &*it.address));
-            driver.step(|machine, now| machine.connect(workers, now));
-            hub.has_met = true;
+        connect(&driver, &all);
+        if let Some(hub) = self.exchanges.lock().as_mut() {
+            for (rank, met) in (0..).zip(&mut hub.met) {
+                *met |= all.iter().any(|(listening, _)| *listening == rank);
+            }
         }
         Ok(driver)
+    }
+
+    /// Whether there are streams to all workers of this store.
+    fn has_met(&self, hub: &ExchangeHub) -> bool {
+        (0..).zip(&hub.met).all(|(rank, met)| *met || !self.has_worker(rank))
     }
 
     /// Checks what a sum by the tree needs.
@@ -186,10 +201,12 @@ impl WorkerStore {
     ) -> Result<(ExchangeId, Arc<ExchangeRun>)> {
         let (head, of_each) = (call.head, call.values.len());
         let is_scattered = head.kind == CollectiveKind::ReduceScatter;
-        let all = u64::from(self.workers) * if is_scattered { 1 } else { of_each as u64 };
+        let seat = self.seat();
+        let all = u64::from(seat.workers) * if is_scattered { 1 } else { of_each as u64 };
         let reducer = Reducer::new(self.local.keys.team, call.dtype, head.reduction, all);
-        let mut run =
-            ExchangeRun::new(call, self.seat(), reducer, ticket, Arc::clone(driver) as Arc<_>)?;
+        let owner =
+            RunOwner { ticket, home: Arc::clone(driver) as Arc<_>, group: self.group.clone() };
+        let mut run = ExchangeRun::new(call, seat, reducer, owner)?;
         let mean_of = if head.reduction == Reduction::Mean { of_each } else { 0 };
         let reduction = if head.kind.reduces() { head.reduction as u32 } else { 0 };
         let number = u32::try_from(mean_of).unwrap_or(u32::MAX).min(0xffff);
@@ -198,10 +215,11 @@ impl WorkerStore {
             Deadline::Never => driver.moment(None),
             Deadline::At(end) => driver.moment(Some(end)),
         };
-        let plan = run.plan(what, end)?;
+        let plan = run.plan(what, self.workers, end)?;
         let run = Arc::new(run);
+        let group = self.group_id();
         let begun = driver.step_with(|machine, open, now| {
-            let id = machine.begin(plan, now);
+            let id = machine.begin(group, plan, now);
             open.insert(id, Arc::clone(&run));
             id
         });
@@ -213,7 +231,7 @@ impl WorkerStore {
         let name = call.head.kind.name();
         self.check_writes(name)?;
         self.check_tree(&call)?;
-        if self.workers == 1 {
+        if self.seat().workers == 1 {
             return alone(&call, self.local.keys.team);
         }
         let deadline = self.local.deadline();
@@ -232,7 +250,8 @@ impl WorkerStore {
         self.check_writes(name)?;
         self.check_tree(&call)?;
         let deadline = self.local.deadline();
-        let driver = if self.workers > 1 { Some(self.exchanges(name, deadline)?) } else { None };
+        let driver =
+            if self.seat().workers > 1 { Some(self.exchanges(name, deadline)?) } else { None };
         let label = crate::local::ticket::OperationLabel { call: name, first_key: 0, keys: 0 };
         let (ticket, sequence) = self.local.tickets.begin(label)?;
         match driver {
@@ -249,20 +268,44 @@ impl WorkerStore {
 
     /// Gives the exchange of a ticket up, if it has one.
     pub(super) fn cancel_exchange(&self, number: u64) {
+        let why = |name: &str| fail!(Cancelled, "{name}: cancelled; outs are undefined");
+        self.give_up_exchanges(|run| run.ticket() == Some(number), why, "it was cancelled");
+    }
+
+    /// Gives the exchanges of a group up, which this worker leaves.
+    pub(super) fn end_exchanges(&self) {
+        self.give_up_exchanges(|_| true, |name| closed().at(name), "it has left the group");
+    }
+
+    /// Ends some of the exchanges of this store.
+    fn give_up_exchanges(
+        &self,
+        which: impl Fn(&ExchangeRun) -> bool,
+        why: impl Fn(&str) -> Error,
+        told: &str,
+    ) {
         let Some(driver) = self.exchanges.driver() else { return };
-        let of_ticket = |(id, run): (&ExchangeId, &Arc<ExchangeRun>)| {
-            (run.ticket == Some(number)).then(|| (*id, Arc::clone(run)))
+        let group = self.group_id();
+        let given_up = |(id, run): (&ExchangeId, &Arc<ExchangeRun>)| {
+            (id.group == group && which(run)).then(|| (*id, Arc::clone(run)))
         };
-        let found = driver.with_registry(|open| open.iter().find_map(of_ticket));
-        if let Some((id, run)) = found {
-            run.fail(fail!(Cancelled, "{}: cancelled; outs are undefined", run.name()));
-            let failure = Failure::new(Reason::Timeout, "it was cancelled");
+        let found: Vec<_> = driver.with_registry(|open| open.iter().filter_map(given_up).collect());
+        for (id, run) in found {
+            run.fail(why(run.name()));
+            let failure = Failure::new(Reason::Timeout, told);
             driver.step(|machine, _| machine.give_up(id, &failure));
         }
     }
 }
 
 impl ExchangeHost {
+    /// Makes streams to workers that listen by now: one of a group may have met this worker before.
+    fn meet_strangers(&self, driver: &Arc<Driver<Self>>) {
+        let Some(book) = self.book.upgrade() else { return };
+        let all = book.step(|node, _| node.part.listening_workers().to_vec());
+        connect(driver, &all.unwrap_or_default());
+    }
+
     /// Removes an outstanding event of a call; completes the call after the last one.
     fn settle(&self, run: &Arc<ExchangeRun>) {
         if !run.settle() {
@@ -272,8 +315,10 @@ impl ExchangeHost {
             self.local.poison();
             Err(panics::internal(&panic))
         });
-        match run.ticket {
-            Some(sequence) => _ = self.local.tickets.finish(sequence, result),
+        match run.ticket() {
+            Some(sequence) => {
+                run.with_local(&self.local, |local| local.tickets.finish(sequence, result));
+            }
             None => run.outcome().finish(result),
         }
     }
@@ -286,7 +331,8 @@ impl ExchangeHost {
             }
             ExchangeAction::Finished { result: Ok(()), .. } => {}
             ExchangeAction::Finished { result: Err(failure), .. } => {
-                run.fail(error_of(&self.local.keys.names, &failure).at(run.name()));
+                let error = |local: &Arc<Local>| error_of(&local.keys.names, &failure);
+                run.with_local(&self.local, |local| run.fail(error(local).at(run.name())));
             }
         }
     }
@@ -337,7 +383,10 @@ impl DriverHost for ExchangeHost {
                 // Its event was there from the beginning.
                 ExchangeAction::Finished { exchange, .. } => open.remove(exchange),
             };
-            todo.extend(run.map(|run| (run, action)));
+            todo.extend(run.map(|run| ExchangeTask::OfCall(run, action)));
+        }
+        if machine.take_strangers() {
+            todo.push(ExchangeTask::MeetStrangers);
         }
     }
 
@@ -349,13 +398,18 @@ impl DriverHost for ExchangeHost {
         len: usize,
     ) -> Option<ReceiveTarget> {
         let is_result = head.slice > 0;
-        let run = open.get(&head.key).filter(|_| machine.awaits(head))?;
+        let id = ExchangeId { group: head.group, number: head.key };
+        let run = open.get(&id).filter(|_| machine.awaits(head))?;
         run.landing(head.rank, is_result, head.offset, len)
     }
 
     fn carry_out(&self, driver: &Arc<Driver<Self>>, todo: Vec<ExchangeTask>) {
         let mut bug = None;
-        for (run, action) in todo {
+        for task in todo {
+            let ExchangeTask::OfCall(run, action) = task else {
+                self.meet_strangers(driver);
+                continue;
+            };
             // The event is settled even after a panic: otherwise the call would never end.
             if let Err(panic) = panics::catch(|| self.run(&run, action)) {
                 run.fail(panics::internal(&panic));
@@ -375,6 +429,12 @@ impl DriverHost for ExchangeHost {
         self.local.poison();
         self.abort(driver, bug);
     }
+}
+
+/// Makes streams to workers, by rank, where they listen.
+fn connect(driver: &Arc<Driver<ExchangeHost>>, all: &[(u32, ExchangeAddress)]) {
+    let workers = all.iter().map(|(rank, it)| (*rank, it.incarnation, &*it.address));
+    driver.step(|machine, now| machine.connect(workers, now));
 }
 
 /// The call of terms, for texts.

@@ -9,10 +9,12 @@ use smallvec::SmallVec;
 use super::layout::Layout;
 use super::span::{ByteSpan, ReducedPart};
 use crate::error::{Error, Result};
+use crate::local::Local;
 use crate::local::collective::{CollectiveCall, Reducer, WorkerPlace};
 use crate::runtime::{BlockPool, Bytes, Loan, ReceiveTarget, Receiver};
 use crate::sys::DefaultFloats;
 use crate::sys::sync::Mutex;
+use crate::worker::group::WorkerGroup;
 use crate::worker::outcome::{CallOutcome, end_loans};
 use kvstore_protocol::{Data as _, ExchangeId, ExchangePlan, ExchangeTerms, Time};
 
@@ -27,6 +29,15 @@ pub(super) trait ExchangeHome: Send + Sync {
     fn blocks(&self) -> &Arc<BlockPool>;
 }
 
+/// What a call belongs to.
+pub(super) struct RunOwner {
+    /// Number of the ticket, for a call that has one.
+    pub(super) ticket: Option<u64>,
+    pub(super) home: Arc<dyn ExchangeHome>,
+    /// The group of a call of a group's store.
+    pub(super) group: Option<Arc<WorkerGroup>>,
+}
+
 /// Number of pieces whose list needs no allocation.
 const PIECES: usize = 8;
 
@@ -38,9 +49,7 @@ pub(in crate::worker) struct ExchangeRun {
     /// Loans of what is sent from where it lies; the last one is that of the result.
     loans: SmallVec<[Arc<Loan>; 4]>,
     result: Option<Bytes>,
-    /// Number of the ticket, for a call that has one.
-    pub(super) ticket: Option<u64>,
-    home: Arc<dyn ExchangeHome>,
+    owner: RunOwner,
     /// Outstanding events: actions under way, and one for the end of the exchange.
     events: AtomicUsize,
     failure: Mutex<Option<Error>>,
@@ -53,8 +62,7 @@ impl ExchangeRun {
         call: CollectiveCall,
         place: WorkerPlace,
         reducer: Reducer,
-        ticket: Option<u64>,
-        home: Arc<dyn ExchangeHome>,
+        owner: RunOwner,
     ) -> Result<Self> {
         let layout = Layout::new(&call, place, &reducer)?;
         Ok(Self {
@@ -64,8 +72,7 @@ impl ExchangeRun {
             reducer,
             loans: SmallVec::new(),
             result: None,
-            ticket,
-            home,
+            owner,
             events: AtomicUsize::new(1),
             failure: Mutex::default(),
             outcome: CallOutcome::new(),
@@ -73,8 +80,13 @@ impl ExchangeRun {
     }
 
     /// What the machine does for the call. Large segments are lent, small ones copied.
-    pub(super) fn plan(&mut self, what: u32, deadline: Time) -> Result<ExchangePlan<Bytes>> {
-        let blocks = Arc::clone(self.home.blocks());
+    pub(super) fn plan(
+        &mut self,
+        what: u32,
+        workers: u32,
+        deadline: Time,
+    ) -> Result<ExchangePlan<Bytes>> {
+        let blocks = Arc::clone(self.owner.home.blocks());
         let largest = self.layout.sends.iter().map(|span| span.len()).max().unwrap_or(0);
         let reduced = self.layout.reduced.map_or(0, |part| part.out.len());
         let sends_result = !self.layout.result_receivers.is_empty();
@@ -101,7 +113,7 @@ impl ExchangeRun {
         let lengths = |spans: &[ByteSpan]| spans.iter().map(|span| span.len() as u64).collect();
         let reduced = self.layout.reduced.map(|part| part.own.len() as u64);
         let CollectiveCall { head, dtype, .. } = &self.call;
-        Ok(ExchangePlan {
+        let plan = ExchangePlan {
             terms: ExchangeTerms {
                 what,
                 root: if head.kind.has_root() { head.root } else { 0 },
@@ -115,6 +127,10 @@ impl ExchangeRun {
             reduces: reduced.unwrap_or(0),
             result_receivers: self.layout.result_receivers.clone(),
             results: lengths(&self.layout.results),
+        };
+        Ok(match &self.owner.group {
+            Some(group) => of_job(plan, &group.ranks, workers),
+            None => plan,
         })
     }
 
@@ -154,6 +170,19 @@ impl ExchangeRun {
         self.failure.lock().get_or_insert(error);
     }
 
+    pub(super) fn ticket(&self) -> Option<u64> {
+        self.owner.ticket
+    }
+
+    /// Calls `work` with the store of the call; not if it is gone.
+    pub(super) fn with_local<T>(
+        &self,
+        of_job: &Arc<Local>,
+        work: impl FnOnce(&Arc<Local>) -> T,
+    ) -> Option<T> {
+        WorkerGroup::with_local(self.owner.group.as_ref(), of_job, work)
+    }
+
     /// The name of the call.
     pub(super) fn name(&self) -> &'static str {
         self.call.head.kind.name()
@@ -161,7 +190,8 @@ impl ExchangeRun {
 
     fn place_of(&self, from: u32, is_result: bool) -> ByteSpan {
         let spans = if is_result { &self.layout.results } else { &self.layout.receives };
-        spans.get(from as usize).copied().unwrap_or(ByteSpan::NONE)
+        let place = self.owner.group.as_ref().map_or(Some(from), |group| group.place_of(from));
+        place.and_then(|place| spans.get(place as usize)).copied().unwrap_or(ByteSpan::NONE)
     }
 
     /// Copies a piece to its place.
@@ -201,12 +231,12 @@ impl ExchangeRun {
             return;
         }
         let mut inputs: SmallVec<[*const u8; PIECES]> = SmallVec::new();
-        for (rank, piece) in pieces {
+        for (_, piece) in pieces {
             if inputs.len() == self.place.rank as usize {
                 inputs.push(own.from(start, len).start());
             }
             let Some(bytes) = piece.in_block() else { return };
-            debug_assert!(*rank != self.place.rank && bytes.len() == len);
+            debug_assert!(bytes.len() == len, "pieces of one length");
             inputs.push(bytes.as_ptr());
         }
         if inputs.len() == self.place.rank as usize {
@@ -218,13 +248,13 @@ impl ExchangeRun {
         unsafe { self.reducer.reduce(&inputs, out.from(start, len).start(), count) };
         let result = self.result.as_ref().map(|result| result.part(at, len as u64));
         let result = result.unwrap_or_else(|| first.part(0, 0));
-        Arc::clone(&self.home).reduced(id, at, &result);
+        Arc::clone(&self.owner.home).reduced(id, at, &result);
     }
 
     /// Ends the loans and copies results to the outs; gives the result.
     pub(super) fn complete(&self) -> Result<()> {
         let failure = self.failure.lock().take().map_or(Ok(()), Err);
-        let result = end_loans(self.loans.iter(), failure, self.home.blocks());
+        let result = end_loans(self.loans.iter(), failure, self.owner.home.blocks());
         if result.is_ok() {
             self.layout.hand_out(&self.call, self.place);
         }
@@ -238,8 +268,27 @@ impl ExchangeRun {
 
 impl Receiver for ExchangeRun {
     fn received(self: Arc<Self>) {
-        let home = Arc::clone(&self.home);
+        let home = Arc::clone(&self.owner.home);
         home.settle(&self);
+    }
+}
+
+/// A plan by places in a group as one by ranks of the job.
+fn of_job(plan: ExchangePlan<Bytes>, ranks: &[u32], workers: u32) -> ExchangePlan<Bytes> {
+    fn spread<T>(of_group: Vec<T>, ranks: &[u32], workers: u32, none: impl Fn() -> T) -> Vec<T> {
+        let mut all: Vec<T> = (0..workers).map(|_| none()).collect();
+        for (rank, it) in ranks.iter().zip(of_group) {
+            all[*rank as usize] = it;
+        }
+        all
+    }
+    let receivers = plan.result_receivers.iter().map(|place| ranks[*place as usize]);
+    ExchangePlan {
+        sends: spread(plan.sends, ranks, workers, || None),
+        receives: spread(plan.receives, ranks, workers, || 0),
+        results: spread(plan.results, ranks, workers, || 0),
+        result_receivers: receivers.collect(),
+        ..plan
     }
 }
 
