@@ -1173,6 +1173,15 @@ public:
                                      namer ? detail::name_key : nullptr, &naming));
     }
 
+    /// Opens the store of a group: keys, rounds, rules and collective calls of some of the workers, each of
+    /// which makes this call. See kv_group().
+    [[nodiscard]] Store group(std::string_view name, const std::vector<std::int32_t>& ranks) {
+        kv_store* group = nullptr;
+        detail::check(kv_group(raw(), detail::terminated(name).c_str(), ranks.data(), ranks.size(),
+                               &group));
+        return Store(group);
+    }
+
     /// Waits until all workers are here. See kv_barrier().
     void barrier(Timeout timeout = forever) { detail::check(kv_barrier(raw(), timeout.raw())); }
 
@@ -1294,6 +1303,8 @@ private:
     struct Free {
         void operator()(kv_store* store) const noexcept { kv_free(store); }
     };
+
+    explicit Store(kv_store* owned) noexcept : store_(owned) {}
 
     static kv_store* create(std::string_view type, const kv_config* config) {
         kv_store* store = nullptr;

@@ -76,3 +76,41 @@ func TestCollectivesRefuse(t *testing.T) {
 		t.Errorf("after the end of its context: %v", err)
 	}
 }
+
+func TestGroupsOfALocalStore(t *testing.T) {
+	store := open(t, "local", nil)
+	for _, it := range []struct {
+		name  string
+		ranks []int
+	}{{"", []int{0}}, {"g", nil}, {"g", []int{1}}, {"g", []int{-1}}, {"g", []int{1 << 40}}, {"a\x00b", []int{0}}} {
+		if _, err := store.Group(it.name, it.ranks...); !errors.Is(err, ErrInvalidArgument) {
+			t.Errorf("%q of %v gives %v", it.name, it.ranks, err)
+		}
+	}
+	group, err := store.Group("alone", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rank, err := group.Rank()
+	if rank != 0 || err != nil {
+		t.Fatal(rank, err)
+	}
+	ctx, out := context.Background(), make([]float32, 2)
+	for i, each := range []*Store{store, group} {
+		if err := each.Init(ctx, 1, Of([]float32{float32(i), 7})); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := group.Pull(ctx, 1, Of(out)); err != nil || !slices.Equal(out, []float32{1, 7}) {
+		t.Fatal(out, err)
+	}
+	if err := store.Pull(ctx, 1, Of(out)); err != nil || !slices.Equal(out, []float32{0, 7}) {
+		t.Fatal(out, err)
+	}
+	if err := group.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := group.Push(ctx, 1, Of(out)); !errors.Is(err, ErrClosed) {
+		t.Fatal(err)
+	}
+}

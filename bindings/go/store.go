@@ -7,6 +7,7 @@ import "C"
 import (
 	"context"
 	"errors"
+	"math"
 	"sort"
 	"strings"
 	"sync"
@@ -66,6 +67,35 @@ func Open(storeType string, config Config) (*Store, error) {
 	}
 	unclosed.Store(store, nil)
 	return store, nil
+}
+
+// Group opens the store of a group: some of the workers of a job, with keys, rounds, rules, barriers and
+// collective calls of their own, over the processes and connections of the job. The workers of these ranks call
+// it, in any order, and no others; it does not wait for the other workers. In the group, Rank is the place among
+// the ascending ranks; errors name workers by their rank in the job. Closing the store leaves the group, and the
+// others go on without this worker; the end of the job's store ends those of its groups.
+func (s *Store) Group(name string, ranks ...int) (*Store, error) {
+	text, err := cString("name", name)
+	if err != nil {
+		return nil, err
+	}
+	defer freeString(text)
+	list := make([]C.int32_t, len(ranks)+1)
+	for i, rank := range ranks {
+		list[i] = -1
+		if rank <= math.MaxInt32 {
+			list[i] = C.int32_t(max(rank, -1))
+		}
+	}
+	group := new(Store)
+	err = s.use(func(store *C.kv_store) C.kv_status {
+		return C.kv_group(store, text, &list[0], C.size_t(len(ranks)), &group.handle)
+	})
+	if err != nil {
+		return nil, err
+	}
+	unclosed.Store(group, nil)
+	return group, nil
 }
 
 // options sets the options in the order of their names, so that the same one always fails first.

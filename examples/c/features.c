@@ -210,6 +210,24 @@ static void a_model_of_another_program(kv_store *store) {
     printf("new keys: %d\n", (int)(after - before));
 }
 
+/* Values that workers add up without a key, and a group of workers with keys of its own. */
+static void a_group(kv_store *store) {
+    const int32_t rank = 0;
+    float one[ELEMENTS], two[ELEMENTS], sum[ELEMENTS];
+    const kv_tensor values[] = {floats(one), floats(two)}, out = floats(sum);
+    kv_store *group = NULL;
+    TRY(kv_group(store, "alone", &rank, 1, &group));
+    init(group, named(group, "w"), 4);
+    show("weight of the group", group, named(group, "w"));
+    show("weight of the job", store, named(store, "w"));
+    fill(one, 1);
+    fill(two, 2);
+    TRY(kv_allreduce(group, KV_SUM, values, 2, &out, 1, NULL));
+    printf("sum of all: %g\n", sum[0]);
+    TRY(kv_close(group, 10000));
+    kv_free(group);
+}
+
 int main(void) {
     what_there_is();
     ends_of_operations();
@@ -220,6 +238,7 @@ int main(void) {
     bound_list(store);
     opaque_values(store);
     a_model_of_another_program(store);
+    a_group(store);
     kv_free(store);
     return EXIT_SUCCESS;
 }

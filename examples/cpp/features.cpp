@@ -161,6 +161,20 @@ void a_model_of_another_program(kv::Store& store) {
     std::printf("new keys: %zu\n", store.keys().size() - before);
 }
 
+// Values that workers add up without a key, and a group of workers with keys of its own.
+void a_group(kv::Store& store) {
+    kv::Store group = store.group("alone", {0});
+    group.init("w", kv::view(full(4)));
+    show("weight of the group", group, "w");
+    show("weight of the job", store, "w");
+    const Values one = full(1);
+    const Values two = full(2);
+    Values sum = full(0);
+    group.allreduce(KV_SUM, {kv::view(one), kv::view(two)}, kv::view(sum));
+    std::printf("sum of all: %g\n", static_cast<double>(sum.front()));
+    group.close();
+}
+
 }  // namespace
 
 int main() try {
@@ -172,6 +186,7 @@ int main() try {
     bound_list(store);
     opaque_values(store);
     a_model_of_another_program(store);
+    a_group(store);
     return EXIT_SUCCESS;
 } catch (const std::exception& exception) {
     std::fprintf(stderr, "%s\n", exception.what());

@@ -128,6 +128,17 @@ def a_model_of_another_program(kv):
     print(f"new keys: {len(kv.keys()) - before}")
 
 
+def a_group(kv):
+    """Values that workers add up without a key, and a group of workers with keys of its own."""
+    with kv.group("alone", [0]) as group:
+        group.init("w", filled(4))
+        show("weight of the group", group, "w")
+        show("weight of the job", kv, "w")
+        total = filled(0)
+        group.allreduce([filled(1), filled(2)], out=total)
+        print(f"sum of all: {total[0]:g}")
+
+
 what_there_is()
 ends_of_operations()
 with kvstore.create("local") as store:
@@ -136,3 +147,4 @@ with kvstore.create("local") as store:
     bound_list(store)
     opaque_values(store)
     a_model_of_another_program(store)
+    a_group(store)

@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::Duration;
 
-use kvstore::{Config, DType, ErrorKind, Key, Result, Store, Tensor, TensorMut};
+use kvstore::{Config, DType, ErrorKind, Key, Reduction, Result, Store, Tensor, TensorMut};
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -153,6 +153,19 @@ fn a_model_of_another_program(
     Ok(())
 }
 
+/// Values that workers add up without a key, and a group of workers with keys of its own.
+fn a_group(store: &Store) -> Result<()> {
+    let group = store.group("alone", &[0])?;
+    group.init(group.intern("w")?, &full(4.0))?;
+    show("weight of the group", &group, group.intern("w")?)?;
+    show("weight of the job", store, store.intern("w")?)?;
+    let (one, two, mut sum) = (full(1.0), full(2.0), full(0.0));
+    let values: [Tensor<'_>; 2] = [(&one).into(), (&two).into()];
+    group.allreduce(Reduction::Sum, &values, &mut [(&mut sum).into()])?;
+    println!("sum of all: {}", sum[0]);
+    group.close(PATIENCE)
+}
+
 fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     what_there_is();
     ends_of_operations()?;
@@ -161,5 +174,6 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     means(&store)?;
     bound_list(&store)?;
     opaque_values(&store)?;
-    a_model_of_another_program(&store)
+    a_model_of_another_program(&store)?;
+    Ok(a_group(&store)?)
 }

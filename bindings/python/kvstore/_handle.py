@@ -31,7 +31,8 @@ class Handle(_native.Handle, Unique):
     frees the store, so that kv_free() never meets another call.
     """
 
-    def __init__(self, kind: str, options: dict[str, Any]) -> None:
+    def __init__(self, create: Callable[[ctypes.c_void_p], None]) -> None:
+        """`create` fills in the handle of a new store."""
         # How often somebody has waited for all operations.
         self.waits = 0
         # Set at the end of the program: all is done, or given up.
@@ -42,7 +43,7 @@ class Handle(_native.Handle, Unique):
         self._updaters: list[_callbacks.Updater] = []
         self._loans_until_free: list[object] = []
         self._given_up = False
-        self.pointer = _create(kind, options)
+        self.pointer = _created(create)
         _open_handles.add(self)
 
     def number_of(self, key: Any) -> int:
@@ -156,20 +157,31 @@ class Handle(_native.Handle, Unique):
             self._give_up()
 
 
-def _create(kind: str, options: dict[str, Any]) -> Optional[int]:
-    config, store = ctypes.c_void_p(), ctypes.c_void_p()
-    check(library.kv_config_create(byref(config)))
+def _created(create: Callable[[ctypes.c_void_p], None]) -> Optional[int]:
+    store = ctypes.c_void_p()
     try:
-        for name, value in options.items():
-            check(library.kv_config_set(config, name.encode(), _option_text(value).encode()))
-        check(library.kv_create(kind.encode(), config, byref(store)))
+        create(store)
     except BaseException:
         # Ctrl-C may come at the moment at which the store is there; NULL does nothing.
         library.kv_free(store)
         raise
-    finally:
-        library.kv_config_free(config)
     return store.value
+
+
+def creation(kind: str, options: dict[str, Any]) -> Callable[[ctypes.c_void_p], None]:
+    """What makes a store of a type."""
+
+    def create(store: ctypes.c_void_p) -> None:
+        config = ctypes.c_void_p()
+        check(library.kv_config_create(byref(config)))
+        try:
+            for name, value in options.items():
+                check(library.kv_config_set(config, name.encode(), _option_text(value).encode()))
+            check(library.kv_create(kind.encode(), config, byref(store)))
+        finally:
+            library.kv_config_free(config)
+
+    return create
 
 
 def _option_text(value: Any) -> str:

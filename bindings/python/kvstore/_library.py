@@ -98,6 +98,7 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "kv_config_create": (c_void_p,),
     "kv_config_set": (c_void_p, c_char_p, c_char_p),
     "kv_create": (c_char_p, c_void_p, c_void_p),
+    "kv_group": (c_void_p, c_char_p, c_void_p, c_size_t, c_void_p),
     "kv_close": (c_void_p, c_int64),
     "kv_type": (c_void_p, c_void_p),
     "kv_role": (c_void_p, c_void_p),

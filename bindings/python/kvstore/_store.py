@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from ctypes import byref, c_char_p, c_int32, c_int64, c_size_t, c_uint32, c_uint64
 from typing import (
     TYPE_CHECKING,
@@ -21,7 +21,7 @@ from ._bound import Bound
 from ._call import check, failure_of, library, wait
 from ._collectives import Collectives
 from ._errors import ClosedError, InvalidArgumentError, Status
-from ._handle import Handle, run_postponed
+from ._handle import Handle, creation, run_postponed
 from ._keys import keys_of
 from ._library import Device, Digest, Round
 from ._native import Call
@@ -101,7 +101,9 @@ class KVStore(Collectives, Unique):
     def __init__(self, type: str = "local", **options: Setting) -> None:
         if not isinstance(type, str):
             raise TypeError(f"the type of a store is a str, not {type.__class__.__name__}")
-        handle = Handle(type, options)
+        self._begin(Handle(creation(type, options)))
+
+    def _begin(self, handle: Handle) -> None:
         self._handle: Optional[Handle] = handle
         name = c_char_p()
         check(library.kv_type(handle.pointer, byref(name)))
@@ -623,6 +625,28 @@ class KVStore(Collectives, Unique):
         number = c_int32()
         check(function(self._open().pointer, byref(number)))
         return number.value
+
+    def group(self, name: str, ranks: Iterable[int]) -> KVStore:
+        """The store of a group: some of the workers of a job, with keys, rounds, rules, barriers and
+        collective calls of their own, over the processes and connections of the job.
+
+        The workers of these ranks make this call, in any order, and no others; it does not wait for the
+        other workers. In the group `rank` is the place among the ascending ranks; errors name workers by
+        their rank in the job. Closing the store leaves the group, and the others go on without this
+        worker; the end of the job's store ends those of its groups.
+
+        >>> evens = kv.group("evens", range(0, kv.num_workers, 2))
+        """
+        text, given = c_text("the name of a group", name), list(ranks)
+        numbers = (c_int32 * len(given))(*(min(max(rank, -1), 2**31 - 1) for rank in given))
+        pointer = self._open().pointer
+
+        def create(store: ctypes.c_void_p) -> None:
+            check(library.kv_group(pointer, text, numbers, len(given), byref(store)))
+
+        group = KVStore.__new__(KVStore)
+        group._begin(Handle(create))
+        return group
 
     def barrier(self, timeout: Optional[float] = None) -> None:
         """Waits until all workers have arrived here. `timeout` is in seconds; None is for ever."""

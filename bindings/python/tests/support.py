@@ -1,8 +1,14 @@
 """What several test files use."""
 
+import os
+import subprocess
+import sys
 import threading
+import uuid
+from pathlib import Path
 
 import numpy as np
+from conftest import PACKAGE, PREFIX
 
 try:
     import ml_dtypes
@@ -20,6 +26,18 @@ FLOATS = [np.dtype(name) for name in ("float16", "float32", "float64")]
 DTYPES = INTEGERS + FLOATS + ([BFLOAT16] if BFLOAT16 else [])
 OPAQUE = [np.dtype(name) for name in ("bool", "complex64", "complex128")] + FLOAT8
 WAIT_SECONDS = 60
+# Of the installed library, or of the one that is tested instead.
+PROGRAMS = (PREFIX / "bin" / "kvstore", Path(os.environ["KVSTORE_LIBRARY"]).parent / "kvstore")
+
+
+def start_job(program, workers):
+    """A job of Python workers, as a process."""
+    kvstore_program = next(path for path in PROGRAMS if path.exists())
+    environment = {**os.environ, "PYTHONPATH": str(PACKAGE), "KV_JOB": uuid.uuid4().hex}
+    command = [kvstore_program, "run", "-n", str(workers), "--", sys.executable, "-c", program]
+    return subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
 
 
 def is_float(dtype):

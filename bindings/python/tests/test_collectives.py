@@ -2,19 +2,13 @@
 
 import os
 import signal
-import subprocess
-import sys
 import time
-import uuid
-from pathlib import Path
 
 import kvstore
 import numpy as np
 import pytest
-from conftest import PACKAGE, PREFIX
+from support import start_job
 
-# Of the installed library, or of the one that is tested instead.
-PROGRAMS = (PREFIX / "bin" / "kvstore", Path(os.environ["KVSTORE_LIBRARY"]).parent / "kvstore")
 WAIT_SECONDS = 60
 
 REDUCTIONS = {
@@ -87,16 +81,6 @@ def test_what_is_refused_says_why(store, call, kind, text):
         call(store)
 
 
-def start(program, workers):
-    """A job of Python workers, as a process."""
-    kvstore_program = next(path for path in PROGRAMS if path.exists())
-    environment = {**os.environ, "PYTHONPATH": str(PACKAGE), "KV_JOB": uuid.uuid4().hex}
-    command = [kvstore_program, "run", "-n", str(workers), "--", sys.executable, "-c", program]
-    return subprocess.Popen(
-        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
-
-
 EXCHANGES = """
 import kvstore, numpy as np
 kv = kvstore.create("dist_sync")
@@ -140,7 +124,7 @@ print("done", rank)
 
 @pytest.mark.parametrize("workers", [2, 3])
 def test_a_job_exchanges_arrays(workers):
-    job = start(EXCHANGES, workers)
+    job = start_job(EXCHANGES, workers)
     output, _ = job.communicate(timeout=WAIT_SECONDS)
     assert job.returncode == 0, output
     assert output.count("done") == workers and output.count("differs:") == workers, output
@@ -162,7 +146,7 @@ except kvstore.KVStoreError as error:
 
 
 def test_the_death_of_a_worker_ends_the_exchanges_of_others():
-    job = start(DEATHS, 3)
+    job = start_job(DEATHS, 3)
     output, pids = "", {}
     while len(pids) < 3:
         line = job.stdout.readline()

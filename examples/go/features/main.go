@@ -170,6 +170,20 @@ func aModelOfAnotherProgram(store *kvstore.Store) {
 	fmt.Printf("new keys: %d\n", len(after)-len(before))
 }
 
+// Values that workers add up without a key, and a group of workers with keys of its own.
+func aGroup(store *kvstore.Store) {
+	group, err := store.Group("alone", 0)
+	try(err)
+	try(group.Init(ctx, named(group, "w"), kvstore.Of(full(4))))
+	show("weight of the group", group, named(group, "w"))
+	show("weight of the job", store, named(store, "w"))
+	sum := full(0)
+	values := []kvstore.Tensor{kvstore.Of(full(1)), kvstore.Of(full(2))}
+	try(group.Exchange(ctx, kvstore.AllReduce(kvstore.Sum, values, kvstore.Of(sum))))
+	fmt.Printf("sum of all: %g\n", sum[0])
+	try(group.Close())
+}
+
 func main() {
 	whatThereIs()
 	endsOfOperations()
@@ -180,4 +194,5 @@ func main() {
 	boundList(store)
 	opaqueValues(store)
 	aModelOfAnotherProgram(store)
+	aGroup(store)
 }
