@@ -670,6 +670,22 @@ def case_groups_of_some_ranks():
     dist.destroy_process_group(mine)
 
 
+def case_losses_of_shards_with_replicas_are_those_of_shards_alone():
+    if size() < 4 or not hasattr(kt.store(), "group"):
+        return
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    losses = []
+    for shape, names in (((2, 2), ("replicas", "shards")), ((4,), ("shards",))):
+        model = mlp()
+        mesh = init_device_mesh("cpu", shape, mesh_dim_names=names)
+        for layer in (model[0], model[2], model):
+            fully_shard(layer, mesh=mesh)
+        losses.append(train(model, model.parameters(), inputs=(8, 5)))
+    compare(*losses)
+
+
 # Refusals.
 
 REFUSED = {
