@@ -129,7 +129,7 @@ bench-python: python ## measure Python beside C, numpy, PyTorch and DeepSpeed
 bench-collectives: stage ## measure collective calls beside Open MPI
 	@bash scripts/bench_collectives.sh
 
-bench-torch: python ## measure kvstore.torch beside PyTorch's DistributedDataParallel
+bench-torch: python ## measure kvstore.torch beside PyTorch's DistributedDataParallel and gloo
 	@bash scripts/bench_torch.sh $(if $(QUICK),--quick)
 
 clean: ## remove everything that was built

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Measures kvstore.torch beside PyTorch's DistributedDataParallel with gloo, by 2 and 4 processes.
+# Measures kvstore.torch beside PyTorch's DistributedDataParallel with gloo, and its process group beside
+# gloo's, by 2 and 4 processes.
 # Usage: scripts/bench_torch.sh [--quick]
 # Without a package index it says so, and nothing has failed.
 set -euo pipefail
@@ -19,4 +20,6 @@ for processes in 2 4; do
   ((processes > processors)) || options+=(--resnet)
   "$torch" -m torch.distributed.run --standalone --nproc-per-node $processes \
     benches/python/torch_ddp.py "${options[@]}"
+  "$torch" -m torch.distributed.run --standalone --nproc-per-node $processes \
+    benches/python/torch_group.py "$@"
 done

@@ -1,13 +1,12 @@
 """How jobs of kvstore.torch begin and end, as processes."""
 
 import re
-import socket
 import subprocess
 import sys
 import time
 
 import pytest
-from conftest import PACKAGE, alone, environment, torchrun
+from conftest import PACKAGE, alone, by_hand, environment, free_port, torchrun
 
 pytest.importorskip("torch")
 
@@ -32,16 +31,6 @@ def step():
 step()
 """
 )
-
-
-@pytest.fixture
-def program(tmp_path):
-    def write(text):
-        path = tmp_path / "program.py"
-        path.write_text(text)
-        return path
-
-    return write
 
 
 def test_alone_a_script_trains_with_one_worker(program):
@@ -83,27 +72,6 @@ def test_two_launchers_make_one_job(program):
         assert (launcher.returncode, out) == (0, "1\n"), err
 
 
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-def by_hand(size, path, *arguments):
-    """RANK and its sisters by hand, as from torch.multiprocessing.spawn."""
-    shared = {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    return [
-        subprocess.Popen(
-            [sys.executable, str(path), *map(str, arguments)],
-            env={**environment(), **shared, "RANK": str(rank)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(size)
-    ]
-
-
 def test_without_torchrun_rank_0_serves_the_rendezvous_beside_gloo(program):
     text = TRAIN + "torch.distributed.init_process_group('gloo')\nsay(kt.size())"
     for rank in by_hand(2, program(text)):
@@ -126,8 +94,11 @@ if kt.rank() == 0:
 
 
 def test_shutdown_leaves_it_too_and_a_new_job_may_follow(program):
-    result = torchrun(2, program(TRAIN + "kt.shutdown(60)\nsay('ended')"))
-    assert (result.returncode, result.stdout) == (0, "ended\nended\n"), result.stderr
+    again = (
+        "kt.shutdown(60)\nkt.init(start_timeout=60)\nsay(kt.allreduce(1, 'sum'))\nkt.shutdown(60)"
+    )
+    result = torchrun(2, program(TRAIN + again))
+    assert (result.returncode, result.stdout) == (0, "2\n2\n"), result.stderr
 
 
 DIES = {

@@ -5,7 +5,8 @@
     loader = DataLoader(dataset, batch_size=64, sampler=kvstore.torch.sampler(dataset))
     optimizer = kvstore.torch.DistributedOptimizer(optimizer, model)
 
-Started by `torchrun train.py`, or alone. docs/use/frameworks/pytorch.md starts from a script of
+Started by `torchrun train.py`, or alone. It also brings the back end of
+`torch.distributed.init_process_group("kv")`. docs/use/frameworks/pytorch.md starts from a script of
 yours.
 """
 
@@ -14,6 +15,7 @@ try:
 except ImportError as missing:
     raise ImportError("kvstore.torch needs PyTorch: pip install torch") from missing
 
+from . import _process_group as _process_group
 from ._batchnorm import SyncBatchNorm
 from ._collectives import (
     allgather_object,

@@ -20,7 +20,7 @@ _NAMES_OF_SUMMED = (
     "float32 float64 float16 bfloat16 int8 int16 int32 int64 uint8 uint16 uint32 uint64"
 ).split()
 # Older versions of PyTorch have one unsigned type.
-_SUMMED = {getattr(torch, name): name for name in _NAMES_OF_SUMMED if hasattr(torch, name)}
+SUMMED = {getattr(torch, name): name for name in _NAMES_OF_SUMMED if hasattr(torch, name)}
 
 
 # Sums.
@@ -39,7 +39,7 @@ def allreduce(tensor: Any, op: str = "mean") -> Any:
     if not isinstance(tensor, torch.Tensor):
         dtype = torch.int64 if isinstance(tensor, int) and op == "sum" else torch.float64
         return allreduce(torch.tensor(tensor, dtype=dtype), op).item()
-    if tensor.dtype not in _SUMMED or tensor.layout != torch.strided:
+    if tensor.dtype not in SUMMED or tensor.layout != torch.strided:
         raise kvstore.UnsupportedError(
             f"allreduce: {tensor.dtype} with layout {tensor.layout} is not added up"
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import math
 import os
 import sys
 import threading
@@ -15,6 +16,8 @@ from ._rendezvous import Rendezvous, join
 
 # As long as torchrun waits for its own processes: some import for minutes.
 _START_SECONDS = 1800.0
+# The store's own, docs/use/config.md.
+_TIMEOUT_MS = 600_000
 _OF_TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _OF_LAUNCHERS = ("KV_ROOT", "DMLC_PS_ROOT_URI")
 # Of mpirun, mpiexec and srun, which kvstore.create() understands.
@@ -31,18 +34,22 @@ def _size_of_launcher() -> int:
 class Job:
     """The store of init(), and further ones with rules of their own."""
 
-    def __init__(self, start_timeout: float, options: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        start_timeout: float,
+        options: dict[str, Any],
+        rendezvous: Optional[Rendezvous] = None,
+    ) -> None:
         self.options = options
         self.process = os.getpid()
         # Keys of gradients, so that two models may have parameters of one name.
         self.keys: set[str] = set()
-        self._jobs = 0
         self._others: list[KVStore] = []
         self._rendezvous: Optional[Rendezvous] = None
         if any(os.environ.get(name) for name in _OF_LAUNCHERS) or _size_of_launcher() > 1:
             self.store = kvstore.create("dist_sync", **options)
-        elif all(os.environ.get(name) for name in _OF_TORCHRUN):
-            self._rendezvous = Rendezvous(start_timeout)
+        elif rendezvous or all(os.environ.get(name) for name in _OF_TORCHRUN):
+            self._rendezvous = rendezvous or Rendezvous(start_timeout)
             self.store = self._join_or_create()
         else:
             self.store = kvstore.create("local", **options)
@@ -53,8 +60,7 @@ class Job:
         rendezvous = self._rendezvous
         if rendezvous is None or rendezvous.size == 1:
             return kvstore.create("local", **self.options)
-        self._jobs += 1
-        return join(rendezvous, f"job {self._jobs}", self.options)
+        return join(rendezvous, self.options)
 
     def another_store(self) -> KVStore:
         """A store of all ranks with settings of its own: its rule and codec hold for all keys."""
@@ -66,6 +72,23 @@ class Job:
             )
         self._others.append(self._join_or_create())
         return self._others[-1]
+
+    @property
+    def timeout_s(self) -> float:
+        """The timeout of a call of the store, in seconds."""
+        given = self.options.get("timeout_ms", os.environ.get("KV_TIMEOUT_MS"))
+        milliseconds = _TIMEOUT_MS if given is None else int(given)
+        return math.inf if milliseconds < 0 else milliseconds / 1000
+
+    def enter(self, store: KVStore) -> KVStore:
+        """Has a store of some ranks closed together with the job."""
+        self._others.append(store)
+        return store
+
+    def leave(self, store: KVStore, timeout: Optional[float]) -> None:
+        """Closes a store of enter() before the job ends."""
+        store.close(timeout)
+        self._others.remove(store)
 
     def close(self, timeout: Optional[float]) -> None:
         for store in (*reversed(self._others), self.store):
@@ -107,6 +130,22 @@ def init(*, start_timeout: float = _START_SECONDS, **options: Any) -> KVStore:
                 f"init: the job has been started with other options: {_job.options}"
             )
         return _job.store
+
+
+def begin_job(rendezvous: Rendezvous, options: dict[str, Any]) -> bool:
+    """Joins the job of a process group of all ranks, unless this process has one already."""
+    global _job, _has_ended
+    with _starting:
+        if _job is not None:
+            return False
+        _job = Job(rendezvous.timeout_s, options, rendezvous)
+        _has_ended = False
+        return True
+
+
+def has_job() -> bool:
+    """Whether this process is in a job."""
+    return _job is not None
 
 
 def job() -> Job:

@@ -23,7 +23,7 @@ def main():
     cases = {name: case for name, case in vars(module).items() if name.startswith("case_")}
     kvstore.torch.init(timeout_ms=TIMEOUT_MS)
     if "RANK" in os.environ:
-        torch.distributed.init_process_group("gloo")
+        torch.distributed.init_process_group(getattr(module, "BACKEND", "gloo"))
     outcomes, file = {}, Path(sys.argv[2], f"{kvstore.torch.rank()}.json")
     for name, case in cases.items():
         torch.manual_seed(0)
@@ -36,9 +36,9 @@ def main():
                 break
         finally:
             file.write_text(json.dumps(outcomes))
-    kvstore.torch.shutdown(timeout=60)
     if torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
+    kvstore.torch.shutdown(timeout=60)
 
 
 if __name__ == "__main__":
