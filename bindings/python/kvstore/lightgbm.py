@@ -29,7 +29,7 @@ import kvstore
 from kvstore import KVStore
 
 from . import _native
-from ._errors import error_for
+from ._errors import Status, error_for
 from ._launched import type_of_store
 
 __all__ = ["init", "network", "rank", "shutdown", "size", "store"]
@@ -95,8 +95,8 @@ def network(kv: Optional[KVStore] = None) -> Iterator[KVStore]:
     """Trainings of this thread in the `with` are distributed over the workers of a store.
 
     All workers enter it, make the same trainings in the same order, and leave it: each with its own
-    rows, or with all rows and `tree_learner="feature"`. Datasets are made inside. `kv` is a store of
-    any type, else that of init(). With one worker LightGBM trains as without it.
+    rows. Datasets are constructed inside. `kv` is a store of any type, else that of init(). With one
+    worker LightGBM trains as without it.
 
     A worker that is lost, leaves earlier or makes another call ends the training on all workers, with the
     store's error.
@@ -113,14 +113,14 @@ def network(kv: Optional[KVStore] = None) -> Iterator[KVStore]:
     if workers == 1:
         yield kv
         return
-    _native.open_lightgbm(kv, _LIB._handle, kv.rank, workers)
+    _native.open_lightgbm(kv, (_LIB._handle, _lightgbm.__version__), (kv.rank, workers))
     _thread.size = workers
     try:
         yield kv
     except BaseException as error:
         failure = _close()
         if failure is not None:
-            raise error_for(*failure) from error
+            raise _explained(*failure) from error
         if isinstance(error, Exception):
             _leave(kv, error)
         raise
@@ -146,9 +146,19 @@ def _leave(kv: KVStore, error: Optional[Exception] = None) -> None:
     told = [np.zeros(1, bool) for _ in range(kv.num_workers)]
     try:
         kv.allgather(np.array([error is not None]), told)
-    except kvstore.KVStoreError:
+    except kvstore.KVStoreError as failure:
         if error is None:
-            raise
+            raise _explained(failure.status, str(failure)) from None
+
+
+def _explained(status: int, text: str) -> kvstore.KVStoreError:
+    """The error of a call; says what the call of _leave() is."""
+    if status == Status.DIFFERS and "allgather of bool" in text:
+        text += (
+            "; a worker that calls allgather of bool has left the network, and others still train: all "
+            "end at the same round if they evaluate the same rows"
+        )
+    return error_for(status, text)
 
 
 def _parameters(given: Any, workers: int) -> dict[str, Any]:
@@ -168,7 +178,7 @@ def _parameters(given: Any, workers: int) -> dict[str, Any]:
     for name in _LEARNERS:
         if parameters.get(name) == "serial":
             raise kvstore.InvalidArgumentError(
-                f'network: {name} is "serial", which trains alone; use "data", "feature" or "voting"'
+                f'network: {name} is "serial", which trains alone; use "data" or "voting"'
             )
     if not any(name in parameters for name in _LEARNERS):
         parameters["tree_learner"] = "data"

@@ -80,14 +80,15 @@ struct Blocks {
     lengths: *const i32,
 }
 
-/// Opens the network of this thread with the store's workers. `library` is the handle of lib_lightgbm.
+/// Opens the network of this thread with the store's workers. `library` is the handle of lib_lightgbm and
+/// its version, `place` the rank and the number of ranks.
 #[pyfunction]
 pub fn open_lightgbm(
     store: &Bound<'_, PyStore>,
-    library: usize,
-    rank: usize,
-    size: usize,
+    library: (usize, String),
+    place: (usize, usize),
 ) -> PyResult<()> {
+    let ((library, version), (rank, size)) = (library, place);
     let py = store.py();
     let handle = open(store)?;
     if NETWORK.with_borrow(Option::is_some) {
@@ -96,15 +97,14 @@ pub fn open_lightgbm(
     // SAFETY: the handle is that of a library which is never closed.
     let find = |name: &CStr| unsafe { libc::dlsym(library as *mut c_void, name.as_ptr()) };
     let (init, throw) = (find(c"LGBM_NetworkInitWithFunctions"), find(THROW));
-    if init.is_null() || find(INIT).is_null() {
-        let text = "network: this build of LightGBM does not show the callbacks of versions 2.3 to \
-                    4.7 that kvstore knows: install a wheel of one of these";
-        return Err(unsupported(py, text));
-    }
-    if throw.is_null() {
-        let text = "network: this build of LightGBM does not use libstdc++, by which kvstore ends a \
-                    training: install LightGBM's own wheel";
-        return Err(unsupported(py, text));
+    if init.is_null() || throw.is_null() || find(INIT).is_null() {
+        return Err(unsupported(
+            py,
+            &format!(
+                "network: this build of LightGBM {version} does not show the callbacks of 2.3 to 4.7, or \
+                 does not use libstdc++: install a wheel of one of these versions"
+            ),
+        ));
     }
     // Signals end the waits of this thread from here on.
     drop(Inside::enter(py)?);
