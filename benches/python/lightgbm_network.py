@@ -86,7 +86,7 @@ def main() -> None:
         for title, (rows, features, classes, leaves, rounds) in JOBS.items():
             values, labels = data_of(rows, features, classes)
             mine = slice(kv.rank, None, kv.num_workers)
-            parameters = {"num_leaves": leaves, "num_threads": 1, "verbosity": -1, "seed": 1}
+            parameters: dict[str, Any] = {"num_leaves": leaves, "num_threads": 1, "verbosity": -1, "seed": 1}
             parameters.update(objective="multiclass", num_class=classes)
             if classes == 2:
                 parameters.update(objective="binary", num_class=1)

@@ -5,8 +5,8 @@
     with kvstore.lightgbm.network(kv):
         booster = lgb.train(parameters, data)
 
-Started by `kvstore run -n 4 -- python train.py`, mpirun or srun, or alone. docs/use/frameworks/lightgbm.md has
-an example.
+Started by `kvstore run -n 4 -- python train.py`, mpirun or srun, or alone.
+docs/use/frameworks/lightgbm.md has an example.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from __future__ import annotations
 import atexit
 import functools
 import threading
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Callable, Iterator, Optional
+from typing import Any, Callable, Optional
 
 try:
     import lightgbm as _lightgbm
@@ -92,14 +93,14 @@ def shutdown(timeout: Optional[float] = None) -> None:
 
 @contextmanager
 def network(kv: Optional[KVStore] = None) -> Iterator[KVStore]:
-    """Trainings of this thread in the `with` are distributed over the workers of a store.
+    """Distributes trainings of this thread over the workers of a store.
 
-    All workers enter it, make the same trainings in the same order, and leave it: each with its own
-    rows. Datasets are constructed inside. `kv` is a store of any type, else that of init(). With one
-    worker LightGBM trains as without it.
+    All workers enter it, make the same trainings in the same order, and leave it, each with its
+    own rows. Datasets are constructed inside. `kv` is a store of any type, else that of init().
+    With one worker LightGBM trains as without it.
 
-    A worker that is lost, leaves earlier or makes another call ends the training on all workers, with the
-    store's error.
+    A worker that is lost, leaves earlier or makes another call ends the training on all workers,
+    with the store's error.
 
     >>> with kvstore.lightgbm.network(kv):
     ...     booster = lgb.train(parameters, lgb.Dataset(rows, labels))
@@ -155,8 +156,8 @@ def _explained(status: int, text: str) -> kvstore.KVStoreError:
     """The error of a call; says what the call of _leave() is."""
     if status == Status.DIFFERS and "allgather of bool" in text:
         text += (
-            "; a worker that calls allgather of bool has left the network, and others still train: all "
-            "end at the same round if they evaluate the same rows"
+            "; a worker that calls allgather of bool has left the network, and others still train: "
+            "all end at the same round if they evaluate the same rows"
         )
     return error_for(status, text)
 
@@ -167,7 +168,7 @@ def _parameters(given: Any, workers: int) -> dict[str, Any]:
     for name in _HOSTS:
         if parameters.get(name) is not None:
             raise kvstore.InvalidArgumentError(
-                f"network: the parameter {name} names hosts; the store has its workers: leave it out"
+                f"network: the parameter {name} names hosts; leave it out: the store has workers"
             )
     for name in _SIZES:
         number = parameters.pop(name, workers)
@@ -189,7 +190,9 @@ def _distributed(init_booster: Callable[..., None]) -> Callable[..., None]:
     """Booster.__init__ that distributes the training of a thread whose network is open."""
 
     @functools.wraps(init_booster)
-    def init_here(self: Any, params: Any = None, train_set: Any = None, *others: Any, **named: Any) -> None:
+    def init_here(
+        self: Any, params: Any = None, train_set: Any = None, *others: Any, **named: Any
+    ) -> None:
         if train_set is not None and _thread.size > 1:
             params = _parameters(params, _thread.size)
         init_booster(self, params, train_set, *others, **named)

@@ -1,12 +1,9 @@
-"""kvstore.lightgbm: trees beside those of LightGBM's own sockets, errors, and ends of a training."""
+"""kvstore.lightgbm: trees beside those of LightGBM's own sockets, errors, ends of a training."""
 
 import ctypes
 import json
-import os
-import signal
 import subprocess
 import sys
-import threading
 
 import numpy as np
 import pytest
@@ -183,7 +180,7 @@ import kvstore.lightgbm
 import lightgbm as lgb
 import numpy as np
 
-kv = kvstore.create("dist_sync", timeout_ms=30000)
+kv = kvstore.create("dist_sync", timeout_ms=3000 if sys.argv[1] == "stuck" else 30000)
 random = np.random.default_rng(kv.rank)
 ROWS = random.normal(size=(800, 6))
 PARAMETERS = {"objective": "multiclass", "num_class": 3, "num_threads": 1, "verbosity": -1}
@@ -203,6 +200,7 @@ END = {
     "exit": lambda: os._exit(3),
     "raise": lambda: [][1],
     "stop": lambda: (_ for _ in ()).throw(lgb.callback.EarlyStopException(3, [])),
+    "stuck": lambda: time.sleep(8),
     "interrupt": lambda: signal.raise_signal(signal.SIGINT),
 }[sys.argv[1]]
 began, said = time.monotonic(), {"rank": kv.rank}
@@ -253,6 +251,15 @@ def test_a_rank_that_dies_in_a_training_is_named_on_every_other_rank(tmp_path, p
         assert "worker 1 at" in each["text"]
         # Far below timeout_ms: the loss is told.
         assert each["seconds"] < 25
+
+
+def test_a_rank_that_is_stuck_is_named_at_the_deadline(tmp_path):
+    found = ends(tmp_path, 3, "stuck")
+    for rank in (0, 2):
+        assert found[rank]["raised"] == "TimeoutError"
+        assert "worker 1" in found[rank]["text"]
+        assert 2 < found[rank]["seconds"] < 25
+    assert found[1]["raised"] in ("TimeoutError", "PeerLostError")
 
 
 @pytest.mark.parametrize("how", ["raise", "stop"])

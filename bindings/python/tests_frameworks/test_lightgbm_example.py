@@ -95,7 +95,7 @@ def test_after_trains_like_before(before, processes, tmp_path):
 
 
 def beside(processes, series, folder):
-    """The lines of the first rank: accuracies and seconds, of LightGBM's sockets and of the store."""
+    """The lines of rank 0: accuracies and seconds, of LightGBM's sockets and of the store."""
     (folder / "beside.py").write_text(BESIDE)
     command = [sys.executable, "beside.py", FOLDER, DATA, series]
     output = kvstore_run(processes, *command, folder=folder)
@@ -119,7 +119,8 @@ def main():
         for number, side in ((0, "sockets"), (1, "store")):
             times = [float(line[2 + number]) for line in lines]
             seconds = statistics.median(times)
-            print(f"{processes} processes, {side}: accuracy {lines[0][number]}, {seconds:.3f} s {times}")
+            accuracy = lines[0][number]
+            print(f"{processes} processes, {side}: accuracy {accuracy}, {seconds:.3f} s {times}")
 
 
 if __name__ == "__main__":

@@ -40,7 +40,8 @@ type AllGatherCallback =
     unsafe extern "C-unwind" fn(*mut u8, i32, *const i32, *const i32, i32, *mut u8, i32);
 
 /// `Network::Init`, whose mangled name has the types of both callbacks: 2.3 to 4.7 have this one.
-const INIT: &CStr = c"_ZN8LightGBM7Network4InitEiiPFvPciiPKiS3_iS1_iRKPFvPKcS1_iiEEPFvS1_iS3_S3_iS1_iE";
+const INIT: &CStr =
+    c"_ZN8LightGBM7Network4InitEiiPFvPciiPKiS3_iS1_iRKPFvPKcS1_iiEEPFvS1_iS3_S3_iS1_iE";
 /// `std::__throw_runtime_error(const char *)` of libstdc++.
 const THROW: &CStr = c"_ZSt21__throw_runtime_errorPKc";
 /// From this size on, LightGBM reduces by a ring, unless the number of ranks is a power of two.
@@ -80,8 +81,8 @@ struct Blocks {
     lengths: *const i32,
 }
 
-/// Opens the network of this thread with the store's workers. `library` is the handle of lib_lightgbm and
-/// its version, `place` the rank and the number of ranks.
+/// Opens the network of this thread with the store's workers. `library` is the handle of `lib_lightgbm`
+/// and its version, `place` the rank and the number of ranks.
 #[pyfunction]
 pub fn open_lightgbm(
     store: &Bound<'_, PyStore>,
@@ -181,7 +182,7 @@ unsafe extern "C-unwind" fn all_gather(
     _output_size: i32,
 ) {
     let blocks = Blocks { input, output, starts, lengths };
-    // SAFETY: as above.
+    // SAFETY: LightGBM passes arrays of as many blocks as there are ranks.
     run(|network| unsafe { network.all_gather(blocks) });
 }
 
@@ -301,7 +302,7 @@ impl ExternalNetwork {
         for group in single..groups {
             add(leader(group) + 1, leader(group));
         }
-        let own = if self.rank < single { self.rank } else { (self.rank + single) / 2 };
+        let own = if self.rank < single { self.rank } else { usize::midpoint(self.rank, single) };
         let mut distance = groups / 2;
         while distance > 0 {
             for group in (0..groups).filter(|group| (group ^ own) < distance) {
