@@ -8,7 +8,7 @@ LIBRARY := $(BUILD)/kvstore/libkvstore.so
 MAKEFLAGS += --no-print-directory
 
 .PHONY: help build stage stage-local python extension wheel deb dist install header kernels site check test test-long \
-	test-frameworks bench bench-peers bench-python bench-collectives bench-torch clean \
+	test-frameworks bench bench-peers bench-python bench-collectives bench-torch bench-lightgbm clean \
 	demo demo-cpp demo-go demo-python demo-rust demo-torch demo-embedding demo-gpu demo-dist demo-bits
 
 help: ## list these commands
@@ -69,7 +69,7 @@ test-long: ## run the tests that take hours
 	@bash scripts/bootstrap.sh
 	@bash scripts/test.sh long
 
-test-frameworks: ## test the parts for PyTorch, MXNet, JAX, Ray and Hugging Face on the real frameworks
+test-frameworks: ## test the parts for PyTorch, MXNet, JAX, Ray, Hugging Face and LightGBM on the real frameworks
 	@bash scripts/bootstrap.sh build python
 	@bash scripts/test.sh frameworks
 
@@ -131,6 +131,9 @@ bench-collectives: stage ## measure collective calls beside Open MPI
 
 bench-torch: python ## measure kvstore.torch beside PyTorch's DistributedDataParallel and gloo
 	@bash scripts/bench_torch.sh $(if $(QUICK),--quick)
+
+bench-lightgbm: python ## measure kvstore.lightgbm beside LightGBM's own sockets
+	@bash scripts/bench_lightgbm.sh $(if $(QUICK),--quick)
 
 clean: ## remove everything that was built
 	rm -rf build dist target

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Makes a virtual environment with a framework in build/frameworks, and prints its Python.
-# Usage: scripts/frameworks.sh torch|torch-oldest|mxnet|jax|ray|transformers
+# Usage: scripts/frameworks.sh torch|torch-oldest|mxnet|jax|ray|transformers|lightgbm
 # Instant when it is there. Without a package index it says why on standard error, with status 1.
 # PyTorch takes 5 GB; an index of builds for CPUs alone may be set in PIP_INDEX_URL.
 set -euo pipefail
@@ -16,6 +16,8 @@ declare -A packages=(
   # The collectives of Ray itself need PyTorch.
   [ray]="ray torch numpy pytest"
   [transformers]="transformers torch accelerate numpy pytest"
+  # scikit-learn is for LightGBM's own estimators.
+  [lightgbm]="lightgbm scikit-learn numpy pytest"
 )
 framework=${1:?name a framework: ${!packages[*]}}
 venv=build/frameworks/$framework

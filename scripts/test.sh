@@ -267,7 +267,7 @@ suite_frameworks() {
     run "pytest, tensors of $version" count_pytest "$torch" -m pytest -q -rs \
       bindings/python/tests/test_torch.py bindings/python/tests/test_torch_optimizers.py
   done
-  for framework in mxnet jax ray transformers; do
+  for framework in mxnet jax ray transformers lightgbm; do
     if interpreter=$(bash scripts/frameworks.sh $framework 2>&1); then
       run "pytest, $framework" count_pytest \
         "$interpreter" -m pytest -q -rs bindings/python/tests_frameworks -k "test_$framework"

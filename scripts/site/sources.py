@@ -16,7 +16,15 @@ import reference
 
 ROOT = Path(__file__).resolve().parents[2]
 REPOSITORY = re.search(r'^repository = "(.*)"', (ROOT / "Cargo.toml").read_text(), re.M)[1]
-MODULES = ("kvstore", "kvstore.torch", "kvstore.jax", "kvstore.mxnet", "kvstore.ray", "kvstore.transformers")
+MODULES = (
+    "kvstore",
+    "kvstore.torch",
+    "kvstore.jax",
+    "kvstore.mxnet",
+    "kvstore.ray",
+    "kvstore.transformers",
+    "kvstore.lightgbm",
+)
 RUST = '# Rust reference\n\nThe crate `libkvstore`: <a href="rust/kvstore/index.html">its documentation</a>, by rustdoc.\n'
 # The pages beside docs/, and the sources that a page about an interface stands for.
 BESIDE = {

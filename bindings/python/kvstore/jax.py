@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import atexit
 import hashlib
-import os
 import threading
 from typing import Any, Optional
 
@@ -28,11 +27,10 @@ import numpy as np
 import kvstore
 from kvstore import KVStore
 
+from ._launched import type_of_store
+
 __all__ = ["Optimizer", "allreduce", "broadcast", "init", "rank", "shutdown", "size", "store"]
 
-# What tells that a launcher has started several processes.
-_ROOTS = ("KV_ROOT", "DMLC_PS_ROOT_URI")
-_SIZES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
 _OPERATIONS = ("mean", "sum")
 
 _store: Optional[KVStore] = None
@@ -49,9 +47,7 @@ def init(**options: Any) -> KVStore:
     global _store
     with _starting:
         if _store is None:
-            is_job = any(os.environ.get(name) for name in _ROOTS)
-            is_job = is_job or any(int(os.environ.get(name) or 1) > 1 for name in _SIZES)
-            _store = kvstore.create("dist_sync" if is_job else "local", **options)
+            _store = kvstore.create(type_of_store(), **options)
         elif options:
             raise kvstore.InvalidArgumentError("init: the job has been joined already")
         return _store

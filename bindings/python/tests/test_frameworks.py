@@ -2,7 +2,7 @@
 
 
 def test_the_package_imports_no_framework(run):
-    names = ("torch", "mxnet", "jax", "ray", "transformers")
+    names = ("torch", "mxnet", "jax", "ray", "transformers", "lightgbm")
     program = f"import sys, kvstore; print([name for name in {names} if name in sys.modules])"
     result = run("-c", program)
     assert (result.returncode, result.stdout, result.stderr) == (0, "[]\n", "")
@@ -42,4 +42,13 @@ def test_without_transformers_its_part_says_what_to_install(run, tmp_path):
     result = run("-c", program)
     assert (result.returncode, result.stdout) == (1, "")
     missing = "ImportError: kvstore.transformers needs Transformers: pip install transformers"
+    assert missing in result.stderr
+
+
+def test_without_lightgbm_its_part_says_what_to_install(run, tmp_path):
+    (tmp_path / "lightgbm.py").write_text("raise ImportError")
+    program = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import kvstore.lightgbm"
+    result = run("-c", program)
+    assert (result.returncode, result.stdout) == (1, "")
+    missing = "ImportError: kvstore.lightgbm needs LightGBM: pip install lightgbm"
     assert missing in result.stderr

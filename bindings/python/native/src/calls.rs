@@ -25,7 +25,8 @@ const LOOK: Duration = Duration::from_millis(1);
 /// Number of calls that one thread is inside of: a callback or a handler may call again.
 ///
 /// Only that thread changes it, and every thread holds the GIL when it reads or changes one: the GIL
-/// orders all accesses, and `IS_OVER`'s as well, so they are relaxed.
+/// orders all accesses, and `IS_OVER`'s as well, so they are relaxed. A call from inside of LightGBM
+/// holds none; only code of Python on the same thread has to see it.
 type Depth = AtomicUsize;
 
 /// The counters of all threads that have made a call. Locked with the GIL held only, so a fork finds
@@ -54,8 +55,17 @@ impl Inside {
         if IS_OVER.load(Relaxed) {
             return Err(closed(py, "the program is ending"));
         }
+        Ok(Self::begin(depth))
+    }
+
+    /// Begins a call of a thread without the GIL, if it has made one before.
+    pub fn enter_without_gil() -> Option<Self> {
+        DEPTH.with_borrow(Clone::clone).map(Self::begin)
+    }
+
+    fn begin(depth: Arc<Depth>) -> Self {
         depth.store(depth.load(Relaxed) + 1, Relaxed);
-        Ok(Self(depth))
+        Self(depth)
     }
 }
 

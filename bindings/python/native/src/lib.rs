@@ -13,6 +13,7 @@ mod exchange;
 mod kinds;
 mod lent;
 mod library;
+mod lightgbm;
 mod mappings;
 mod methods;
 mod numpy;
@@ -39,6 +40,8 @@ mod _native {
     use crate::exchange::Exchange;
     #[pymodule_export]
     use crate::library::bind;
+    #[pymodule_export]
+    use crate::lightgbm::{close_lightgbm, open_lightgbm};
     #[pymodule_export]
     use crate::methods::with_data_calls;
     #[pymodule_export]
