@@ -746,8 +746,8 @@ class KVStore(Collectives, Unique):
 
 def capable(feature: str) -> bool:
     """Whether the build of the library has a feature: "optimizer", "updater", "compression", "rows",
-    "tickets", "checkpoint", "digests", "sum_order", "weights", "dist", "tls", "shm", "ucx", "cuda".
-    False for other names.
+    "tickets", "checkpoint", "digests", "sum_order", "weights", "clipping", "dist", "tls", "shm", "ucx",
+    "cuda". False for other names.
     """
     return bool(library.kv_capable(feature.encode()))
 
