@@ -83,7 +83,8 @@ impl Local {
             return Ok(());
         }
         let has_gradient = |group: &&KeyGroup| {
-            !group.values.is_empty() && handling.rescale_of(&group.slot).is_some()
+            !group.values.is_empty()
+                && handling.rescale_of(group.slot.key, group.slot.dtype).is_some()
         };
         let Some(group) = plan.groups.iter().find(has_gradient) else { return Ok(()) };
         let (name, key) = (call.name(), self.applier.names.label(group.slot.key));

@@ -4,7 +4,6 @@ use std::collections::HashMap;
 use std::fmt::Write;
 use std::sync::Arc;
 
-use super::table::Slot;
 use super::updater::Updater;
 use crate::codec::Codec;
 use crate::error::{Result as CallResult, fail};
@@ -45,10 +44,10 @@ impl Handling {
 
     /// What the gradients of a key are multiplied by before they are measured; None if its pushes are no
     /// gradients: they replace the value, or are no floats.
-    pub(crate) fn rescale_of(&self, slot: &Slot) -> Option<f64> {
-        match self.merger_of(slot.key) {
+    pub(crate) fn rescale_of(&self, key: Key, dtype: DType) -> Option<f64> {
+        match self.merger_of(key) {
             Merger::Assign => None,
-            Merger::Updater(_) => slot.dtype.is_float().then_some(1.0),
+            Merger::Updater(_) => dtype.is_float().then_some(1.0),
             Merger::Optimizer(optimizer) => Some(optimizer.rescale()),
         }
     }

@@ -25,8 +25,9 @@ impl Applier {
         let mut first_bad = None;
         let floats = DefaultFloats::enter();
         for group in groups.iter().filter(|group| !group.values.is_empty()) {
-            let Some(rescale) = handling.rescale_of(&group.slot) else { continue };
             let push = work.on(group);
+            let rescale = handling.rescale_of(push.slot.key, push.slot.dtype);
+            let Some(rescale) = rescale else { continue };
             let team = self.team_of(&push);
             let own = team
                 .squares(push.slot, push.values, limits.cancel, &mut sums)

@@ -122,7 +122,9 @@ impl Applier {
     fn check_codec(&self, work: &DeviceCall<'_>, groups: &[KeyGroup]) -> Result<()> {
         let mut pushed = groups.iter().filter(|group| !group.values.is_empty());
         let Handling { codec, divisor, clipping, .. } = work.handling;
-        let has_gradient = |group: &&KeyGroup| work.handling.rescale_of(&group.slot).is_some();
+        let has_gradient = |group: &&KeyGroup| {
+            work.handling.rescale_of(group.slot.key, group.slot.dtype).is_some()
+        };
         if clipping.is_some()
             && let Some(group) = pushed.clone().find(has_gradient)
         {
