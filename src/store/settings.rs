@@ -160,6 +160,7 @@ impl Store {
                     "{call}: max_norm is {max_norm}; it must be above 0, or 0 for no clipping"
                 ));
             }
+            log(Level::Debug, || format!("clipping at the norm {max_norm}"));
             local.set_clipping((max_norm > 0.0).then_some(Clipping { max_norm, non_finite }))
         })
     }

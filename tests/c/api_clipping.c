@@ -3,6 +3,8 @@
 #include "numbers.h"
 #include "support.h"
 
+#include <fenv.h>
+
 enum { COUNT = 5000, VALUES = 3, KEYS = 2, BLOCK = 2048, LANES = 8 };
 
 static const double MAX_NORM = 1.5;
@@ -209,6 +211,38 @@ static void the_end_of_an_operation_may_read_the_norm(void) {
     kv_free(store);
 }
 
+static float seen_by_updater = 0;
+
+static kv_status note_input(void *context, kv_key key, const kv_tensor *input, const kv_tensor *stored) {
+    (void)context, (void)key, (void)stored;
+    seen_by_updater = *(const float *)input->data;
+    return KV_OK;
+}
+
+/* The caller's rounding changes no bit of a norm, of what an updater gets, and of a step. */
+static void the_rounding_of_the_caller_has_no_effect(void) {
+    const int roundings[] = {FE_TONEAREST, FE_UPWARD, FE_DOWNWARD, FE_TOWARDZERO};
+    double norms[4];
+    float inputs[4], steps[4][2];
+    for (int i = 0; i < 4; i++) {
+        kv_store *store = open_adam("local");
+        CHECK_STATUS(kv_set_updater(store, note_input, NULL, NULL), KV_OK);
+        CHECK_STATUS(kv_set_optimizer_for(store, &(kv_key){1}, 1, "sgd", "rescale_grad=0.3"), KV_OK);
+        CHECK_STATUS(kv_set_clipping(store, 0.7, 0), KV_OK);
+        CHECK(fesetround(roundings[i]) == 0);
+        kv_status status = make(store, 1.1f, 3.7f, steps[i], NULL);
+        CHECK(fegetround() == roundings[i]);
+        CHECK(fesetround(FE_TONEAREST) == 0);
+        CHECK(status == KV_OK);
+        norms[i] = norm_of(store, 0);
+        inputs[i] = seen_by_updater;
+        CHECK(norms[i] == norms[0] && inputs[i] == inputs[0]);
+        CHECK(steps[i][0] == steps[0][0] && steps[i][1] == steps[0][1]);
+        kv_free(store);
+    }
+    CHECK(norms[0] > 3.7 && inputs[0] < 0.7f);
+}
+
 static void bad_arguments_are_refused(const char *type) {
     const double bad[] = {-1, -0x1p-1000, (double)-INFINITY, (double)NAN};
     kv_store *store = open_adam(type);
@@ -248,5 +282,6 @@ int main(void) {
         bad_arguments_are_refused(type);
     }
     the_end_of_an_operation_may_read_the_norm();
+    the_rounding_of_the_caller_has_no_effect();
     return check_passed("api_clipping");
 }

@@ -32,19 +32,19 @@ impl Applier {
             let own = team
                 .squares(push.slot, push.values, limits.cancel, &mut sums)
                 .map_err(|error| self.at(&push, &error))?
-                .ok_or_else(|| self.cancelled(push.call, push.slot))?;
+                .ok_or_else(|| self.cancelled(push.call, &groups[0].slot))?;
             let sum = squares.unwrap_or(0.0) + rescale * rescale * own;
             squares = Some(sum);
             if !sum.is_finite() && first_bad.is_none() {
                 first_bad = Some(push.slot.key);
             }
         }
-        drop(floats);
         let Some(norm) = squares.map(f64::sqrt) else { return Ok(1.0) };
         let Some(key) = first_bad else {
             self.counters.note_norm(norm, false);
             return Ok((clipping.max_norm / (norm + EPS)).min(1.0));
         };
+        drop(floats);
         let is_skipped = clipping.non_finite == NonFinite::Skip;
         self.counters.note_norm(norm, is_skipped);
         let (call, key) = (call.name(), self.names.label(key));

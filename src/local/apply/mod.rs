@@ -91,7 +91,10 @@ impl KeyPush<'_> {
     /// What the sum is divided by for an updater, to clip floats as well.
     fn clipping_divisor(&self) -> Option<f64> {
         let clips = self.scale < 1.0 && self.slot.dtype.is_float();
-        if clips { Some(self.divisor.unwrap_or(1.0) / self.scale) } else { self.divisor }
+        if !clips {
+            return self.divisor;
+        }
+        Some(with_default_floats(|| self.divisor.unwrap_or(1.0) / self.scale))
     }
 }
 
