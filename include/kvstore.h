@@ -129,6 +129,11 @@
 #define KV_ABI_VERSION 0
 
 /**
+ * A flag of kv_set_clipping(): a push whose norm is not finite fails, instead of being skipped.
+ */
+#define KV_CLIP_FAIL 1
+
+/**
  * The result of a call. 1-19 are the caller's mistake, 20-39 mean "not now", 40-59 a peer is gone,
  * 60-79 come from the environment (memory, files, network), 90-99 are a bug of this library.
  */
@@ -1826,6 +1831,52 @@ kv_status kv_set_weight(struct kv_store *store,
 kv_status kv_clear_weight(struct kv_store *store);
 
 /**
+ * Clips the gradients of each push or pushpull after this call by their global norm, in a local store.
+ *
+ * A gradient is the sum of a key's values as its rule gets it, times the rule's `rescale_grad`, or the sum as an
+ * updater gets it. The norm is the square root of the sum of the squares of all gradients of one call. If it is
+ * above max_norm, each gradient is multiplied by max_norm / (norm + 1e-6) before its rule or updater uses it, as
+ * by clip_grad_norm_ of PyTorch; `clip_gradient` and weight decay come after. So push all gradients of a model
+ * by one call. Keys whose pushes replace the value are neither counted nor scaled, nor are keys of integers.
+ *
+ * A norm that is not finite skips the push: no key of the call changes, its outs get the values as they are, and
+ * the call is KV_OK; kv_last_norm() counts it. With `KV_CLIP_FAIL` the call is `KV_ERR_INVALID_ARGUMENT` instead
+ * and names the first key, in processing order, with which the norm is not finite.
+ *
+ * The squares are added in f64, in an order that docs/use/semantics.md gives: neither threads nor the order of the list
+ * change a bit of the norm. Pushes queued before this call keep the setting of the time of their call. The
+ * setting is in no checkpoint. While it is on, kv_push_rows() to a key with a gradient is `KV_ERR_UNSUPPORTED`, as
+ * are gradients or such keys in GPU memory.
+ *
+ * @param max_norm  above 0; infinite to measure, and skip, without clipping; 0 ends clipping.
+ * @param flags     0, or `KV_CLIP_FAIL`.
+ * @return `KV_ERR_INVALID_ARGUMENT` for a negative number, a NaN or another flag; `KV_ERR_UNSUPPORTED` in a job, where
+ *         workers clip after kv_allreduce(), and while a codec is set (kv_set_compression() is refused likewise);
+ *         nothing has changed then.
+ *
+ * Threads: any; it holds for the pushes of all threads.
+ */
+kv_status kv_set_clipping(struct kv_store *store,
+                          double max_norm,
+                          uint32_t flags);
+
+/**
+ * Gives the norm of the last push that was measured, see kv_set_clipping(), and how many were skipped.
+ *
+ * It is that before clipping, also of a push that was skipped or has failed: infinite or a NaN then. Waits for
+ * nothing: a push with a ticket counts when it has completed.
+ *
+ * @param norm   receives the norm, a NaN before the first push that was measured.
+ * @param skips  receives the number of pushes that were skipped since kv_create().
+ * @return `KV_ERR_UNSUPPORTED` in a job.
+ *
+ * Threads: any. Both numbers are of one moment.
+ */
+kv_status kv_last_norm(struct kv_store *store,
+                       double *norm,
+                       uint64_t *skips);
+
+/**
  * Sends each value of every push after this call through a codec, as workers would: what is added
  * up is what the codec's bytes decode to. Pulls, kv_init() and kv_broadcast() are not compressed,
  * nor are keys of integers.
@@ -1963,8 +2014,8 @@ const char *kv_version(void);
 /**
  * Whether this build of the library has a feature: 1 or 0, also 0 for a name that it does not know. The
  * names are `optimizer`, `updater`, `compression`, `rows`, `tickets`, `checkpoint`, `digests`,
- * `sum_order`, `weights`, `dist`, `tls`, `shm`, `ucx` and `cuda`. What a machine has, such as a GPU, is not
- * asked.
+ * `sum_order`, `weights`, `clipping`, `dist`, `tls`, `shm`, `ucx` and `cuda`. What a machine has, such as
+ * a GPU, is not asked.
  *
  * @param feature  the name, in lower case.
  *

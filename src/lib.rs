@@ -73,7 +73,7 @@ mod transport;
 mod worker;
 
 /// Features of every build, and of those with a cargo feature.
-const FEATURES: [&str; 9] = [
+const FEATURES: [&str; 10] = [
     "optimizer",
     "updater",
     "compression",
@@ -83,11 +83,13 @@ const FEATURES: [&str; 9] = [
     "digests",
     "sum_order",
     "weights",
+    "clipping",
 ];
 const FEATURES_OF_DIST: [&str; 4] = ["dist", "tls", "shm", "ucx"];
 
 /// Whether this build has a feature, by its name: one of `optimizer`, `updater`, `compression`, `rows`,
-/// `tickets`, `checkpoint`, `digests`, `sum_order`, `weights`, `dist`, `tls`, `shm`, `ucx` and `cuda`.
+/// `tickets`, `checkpoint`, `digests`, `sum_order`, `weights`, `clipping`, `dist`, `tls`, `shm`, `ucx` and
+/// `cuda`.
 #[must_use]
 pub fn capable(feature: &str) -> bool {
     FEATURES.contains(&feature)
@@ -111,6 +113,8 @@ pub use error::{Error, ErrorKind, Result};
 pub use half::{bf16, f16};
 pub use interrupt::set_interrupt;
 pub use key::{Key, KeyInfo, KeyRound};
+pub use local::counters::LastNorm;
+pub use local::merger::NonFinite;
 pub use log::{Level, set_logger};
 pub use num_complex::Complex;
 #[cfg(feature = "dist")]

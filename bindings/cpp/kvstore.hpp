@@ -856,6 +856,12 @@ private:
     std::unique_ptr<kv_bound, Free> bound_;
 };
 
+/// What clipping has measured, see Store::last_norm().
+struct LastNorm {
+    double norm;
+    std::uint64_t skips;
+};
+
 /// What a key was initialised with.
 struct KeyInfo {
     kv_dtype dtype;
@@ -1139,6 +1145,20 @@ public:
 
     /// Ends set_weight(). See kv_clear_weight().
     void clear_weight() { detail::check(kv_clear_weight(raw())); }
+
+    /// Clips the gradients of each push by the norm of those of all its keys: 0 ends it, an infinite
+    /// number only measures. With `KV_CLIP_FAIL` a norm that is not finite is an error, else the push is
+    /// skipped. See kv_set_clipping().
+    void set_clipping(double max_norm, std::uint32_t flags = 0) {
+        detail::check(kv_set_clipping(raw(), max_norm, flags));
+    }
+
+    /// The norm of the last push that was measured, and how many pushes were skipped. See kv_last_norm().
+    [[nodiscard]] LastNorm last_norm() const {
+        LastNorm last{};
+        detail::check(kv_last_norm(raw(), &last.norm, &last.skips));
+        return last;
+    }
 
     /// Sends the values of pushes through a codec: `("2bit", "threshold=0.5")`, or with numbers
     /// `("topk", {{"ratio", 0.05}})`; `"none"` for none. See kv_set_compression().

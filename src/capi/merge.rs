@@ -5,7 +5,9 @@ use std::ffi::{c_char, c_void};
 use super::callback::CUpdater;
 use super::guard::guard_store;
 use super::handle::{self, kv_store};
-use super::types::{kv_drop, kv_key, kv_status, kv_updater};
+use super::types::{KV_CLIP_FAIL, kv_drop, kv_key, kv_status, kv_updater};
+use crate::NonFinite;
+use crate::error::fail;
 
 /// Sets the function that merges sums into stored values, for all pushes after this call.
 ///
@@ -169,6 +171,76 @@ pub unsafe extern "C" fn kv_set_weight(store: *mut kv_store, weight: f64) -> kv_
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kv_clear_weight(store: *mut kv_store) -> kv_status {
     guard_store(store, crate::Store::clear_weight)
+}
+
+/// Clips the gradients of each push or pushpull after this call by their global norm, in a local store.
+///
+/// A gradient is the sum of a key's values as its rule gets it, times the rule's `rescale_grad`, or the sum as an
+/// updater gets it. The norm is the square root of the sum of the squares of all gradients of one call. If it is
+/// above max_norm, each gradient is multiplied by max_norm / (norm + 1e-6) before its rule or updater uses it, as
+/// by clip_grad_norm_ of PyTorch; `clip_gradient` and weight decay come after. So push all gradients of a model
+/// by one call. Keys whose pushes replace the value are neither counted nor scaled, nor are keys of integers.
+///
+/// A norm that is not finite skips the push: no key of the call changes, its outs get the values as they are, and
+/// the call is KV_OK; kv_last_norm() counts it. With `KV_CLIP_FAIL` the call is `KV_ERR_INVALID_ARGUMENT` instead
+/// and names the first key, in processing order, with which the norm is not finite.
+///
+/// The squares are added in f64, in an order that docs/use/semantics.md gives: neither threads nor the order of the list
+/// change a bit of the norm. Pushes queued before this call keep the setting of the time of their call. The
+/// setting is in no checkpoint. While it is on, kv_push_rows() to a key with a gradient is `KV_ERR_UNSUPPORTED`, as
+/// are gradients or such keys in GPU memory.
+///
+/// @param max_norm  above 0; infinite to measure, and skip, without clipping; 0 ends clipping.
+/// @param flags     0, or `KV_CLIP_FAIL`.
+/// @return `KV_ERR_INVALID_ARGUMENT` for a negative number, a NaN or another flag; `KV_ERR_UNSUPPORTED` in a job, where
+///         workers clip after kv_allreduce(), and while a codec is set (kv_set_compression() is refused likewise);
+///         nothing has changed then.
+///
+/// Threads: any; it holds for the pushes of all threads.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kv_set_clipping(
+    store: *mut kv_store,
+    max_norm: f64,
+    flags: u32,
+) -> kv_status {
+    guard_store(store, |store| {
+        let non_finite = match flags {
+            0 => NonFinite::Skip,
+            KV_CLIP_FAIL => NonFinite::Fail,
+            _ => {
+                return Err(fail!(
+                    InvalidArgument,
+                    "set_clipping: flags is {flags}; it must be 0 or KV_CLIP_FAIL"
+                ));
+            }
+        };
+        store.set_clipping(max_norm, non_finite)
+    })
+}
+
+/// Gives the norm of the last push that was measured, see kv_set_clipping(), and how many were skipped.
+///
+/// It is that before clipping, also of a push that was skipped or has failed: infinite or a NaN then. Waits for
+/// nothing: a push with a ticket counts when it has completed.
+///
+/// @param norm   receives the norm, a NaN before the first push that was measured.
+/// @param skips  receives the number of pushes that were skipped since kv_create().
+/// @return `KV_ERR_UNSUPPORTED` in a job.
+///
+/// Threads: any. Both numbers are of one moment.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kv_last_norm(
+    store: *mut kv_store,
+    norm: *mut f64,
+    skips: *mut u64,
+) -> kv_status {
+    guard_store(store, |store| {
+        // SAFETY: header rule 2: NULL or valid places.
+        let (norm, skips) = unsafe { (handle::out(norm, "norm")?, handle::out(skips, "skips")?) };
+        let last = store.last_norm()?;
+        (*norm, *skips) = (last.norm, last.skips);
+        Ok(())
+    })
 }
 
 /// Sends each value of every push after this call through a codec, as workers would: what is added

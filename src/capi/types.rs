@@ -187,6 +187,9 @@ pub enum kv_log_level {
     KV_LOG_DEBUG = 4,
 }
 
+/// A flag of kv_set_clipping(): a push whose norm is not finite fails, instead of being skipped.
+pub const KV_CLIP_FAIL: u32 = 1;
+
 /// A key. 0 to 2^63-1 are yours; numbers with the top bit set stand for names, see `kv_intern`.
 pub type kv_key = u64;
 

@@ -5,10 +5,11 @@ use std::mem::MaybeUninit;
 use std::ops::AddAssign;
 use std::slice::{from_raw_parts, from_raw_parts_mut};
 
+use super::loops::Loop;
 use super::number::Number;
 use super::rule::{Formula, KernelFormula, MAX_STATES, Rule, RuleTarget};
 use super::sum::Pass;
-use super::{Isa, TILE};
+use super::{Isa, SQUARES_BLOCK, TILE};
 use crate::tensor::DType;
 
 /// Arithmetic whose results are measured instead of kept: the first pass of rules with norms.
@@ -121,13 +122,7 @@ unsafe fn measure_by(
         let count = part.min(pass.count - start);
         let squares = |array: *mut u8| {
             // SAFETY: the rule has written `pass.count` elements of either array.
-            unsafe {
-                let from = array.add(start * full.size());
-                match full {
-                    DType::F64 => sum_of_squares(from_raw_parts(from.cast::<f64>(), count)),
-                    _ => sum_of_squares(from_raw_parts(from.cast::<f32>(), count)),
-                }
-            }
+            unsafe { sum_of_squares(isa, full, array.add(start * full.size()), count) }
         };
         let value = if with_value { squares(measured[1]) } else { 0.0 };
         take(Squares { measured: squares(measured[0]), value });
@@ -176,20 +171,74 @@ fn fill<T: Copy>(room: &mut [T], parts: PartNumbers<'_>, round: impl Fn(f64) -> 
     }
 }
 
+/// The sum of the squares of the sum of a pass's inputs, as [`Isa::sum`] writes it: f16 and bf16 rounded. The
+/// pass has at most [`SQUARES_BLOCK`] elements; its outs are not used.
+///
+/// # Safety
+/// As for [`Isa::sum`]; the dtype is a float.
+pub(super) unsafe fn squares_of_sum(isa: Isa, pass: &Pass<'_>) -> f64 {
+    assert!(pass.count <= SQUARES_BLOCK, "there is room for one block");
+    let (dtype, full, count) = (pass.dtype, pass.dtype.full(), pass.count);
+    let mut room = [MaybeUninit::<f64>::uninit(); SQUARES_BLOCK];
+    let start = room.as_mut_ptr().cast::<u8>();
+    // Behind the place of the elements in full precision, if they are not that themselves.
+    let sum = if dtype == full { start } else { start.wrapping_add(count * full.size()) };
+    // SAFETY: the caller's promise; f64, and f32 beside halves, have room for the elements.
+    unsafe {
+        let sum = match pass.inputs {
+            [only] if pass.divisor.is_none() => *only,
+            _ => {
+                isa.sum(&Pass { outs: &[sum], traffic: pass.traffic.stored(), ..*pass });
+                sum.cast_const()
+            }
+        };
+        if dtype == full {
+            return sum_of_squares(isa, full, sum, count);
+        }
+        isa.convert((full, start), (dtype, sum), count);
+        sum_of_squares(isa, full, start, count)
+    }
+}
+
+/// The sum of the squares of f32 or f64.
+///
+/// # Safety
+/// There are so many aligned elements.
+unsafe fn sum_of_squares(isa: Isa, full: DType, from: *const u8, count: usize) -> f64 {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match full {
+            DType::F64 => isa.run(SumOfSquares(from_raw_parts(from.cast::<f64>(), count))),
+            _ => isa.run(SumOfSquares(from_raw_parts(from.cast::<f32>(), count))),
+        }
+    }
+}
+
 /// Eight sums in f64, of every eighth number each, then those in pairs: an order that registers of
 /// any width can keep.
-fn sum_of_squares<T: Copy + Into<f64>>(numbers: &[T]) -> f64 {
-    let mut sums = [0.0; 8];
-    let (chunks, rest) = numbers.as_chunks::<8>();
-    for chunk in chunks.iter().map(|chunk| &chunk[..]).chain([rest]) {
-        for (sum, &number) in sums.iter_mut().zip(chunk) {
+struct SumOfSquares<'a, T>(&'a [T]);
+
+impl<T: Copy + Into<f64>> Loop for SumOfSquares<'_, T> {
+    type Output = f64;
+
+    #[inline(always)]
+    fn run(self) -> f64 {
+        let mut sums = [0.0; 8];
+        let (chunks, rest) = self.0.as_chunks::<8>();
+        for chunk in chunks {
+            for (sum, &number) in sums.iter_mut().zip(chunk) {
+                let number: f64 = number.into();
+                *sum += number * number;
+            }
+        }
+        for (sum, &number) in sums.iter_mut().zip(rest) {
             let number: f64 = number.into();
             *sum += number * number;
         }
+        for half in [4, 2, 1] {
+            let (low, high) = sums.split_at_mut(half);
+            low.iter_mut().zip(high).for_each(|(low, high)| *low += *high);
+        }
+        sums[0]
     }
-    for half in [4, 2, 1] {
-        let (low, high) = sums.split_at_mut(half);
-        low.iter_mut().zip(high).for_each(|(low, high)| *low += *high);
-    }
-    sums[0]
 }

@@ -54,6 +54,9 @@ const OWN_COPY_BYTES: usize = 1024;
 /// Elements measured, or widened for a rule, at a time. The order of sums of squares depends on it.
 pub(crate) const TILE: usize = 512;
 
+/// Elements of a block of [`Isa::squares_planned`]. The order of sums of squares depends on it.
+pub(crate) const SQUARES_BLOCK: usize = 2048;
+
 /// An instruction set that the kernels are built for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Isa {
@@ -216,6 +219,12 @@ impl Isa {
     ) {
         // SAFETY: as for `merge_planned`.
         unsafe { meter.measure(self, pass, target, part, take) }
+    }
+
+    /// [`measure::squares_of_sum`] for an operation whose plan guarantees its safety conditions.
+    pub(crate) fn squares_planned(self, pass: &Pass<'_>) -> f64 {
+        // SAFETY: as for `sum_planned`; the caller measures floats alone.
+        unsafe { measure::squares_of_sum(self, pass) }
     }
 
     /// [`measure::merge_parts`] for an operation whose plan guarantees its safety conditions.

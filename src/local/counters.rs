@@ -3,6 +3,8 @@
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
+use crate::sys::sync::Mutex;
+
 /// The work of one call.
 #[derive(Default, Clone, Copy)]
 pub(crate) struct CallTally {
@@ -45,6 +47,22 @@ impl CallTally {
 #[derive(Default)]
 pub(crate) struct Counters {
     places: [CounterLine; OWNED + SHARED],
+    norm: Mutex<LastNorm>,
+}
+
+/// What clipping has measured.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct LastNorm {
+    /// Norm of the gradients of the last push that was measured; a NaN before the first.
+    pub norm: f64,
+    /// Number of pushes that changed nothing, because their norms were not finite.
+    pub skips: u64,
+}
+
+impl Default for LastNorm {
+    fn default() -> Self {
+        Self { norm: f64::NAN, skips: 0 }
+    }
 }
 
 /// The first threads of the process have a place each, whose counters no other thread changes: an
@@ -83,6 +101,16 @@ fn place() -> usize {
 }
 
 impl Counters {
+    /// Notes the norm of a push, and whether it is skipped.
+    pub(crate) fn note_norm(&self, norm: f64, is_skipped: bool) {
+        let mut last = self.norm.lock();
+        *last = LastNorm { norm, skips: last.skips + u64::from(is_skipped) };
+    }
+
+    pub(crate) fn last_norm(&self) -> LastNorm {
+        *self.norm.lock()
+    }
+
     pub(crate) fn add(&self, tally: &CallTally) {
         let index = place();
         let place = &self.places[index];

@@ -5,9 +5,12 @@ use std::borrow::Borrow;
 use std::sync::Arc;
 
 use super::Local;
-use super::merger::{Handling, Merger, rule_of_keys};
-use super::plan::Plan;
+use super::call::DataCall;
+use super::merger::{Clipping, Handling, Merger, rule_of_keys};
+use super::plan::{KeyGroup, Plan};
 use super::table::Slot;
+#[cfg(feature = "cuda")]
+use crate::error::Error;
 use crate::error::{Result, fail};
 use crate::kernel::SumOrder;
 use crate::key::Key;
@@ -58,6 +61,46 @@ impl Local {
             return Handling::PLAIN;
         }
         Handling { divisor: plan.divisor, ..self.handling.read().clone() }
+    }
+
+    /// Clips the gradients of each call by their norm from now on, or not.
+    pub(crate) fn set_clipping(&self, clipping: Option<Clipping>) -> Result<()> {
+        let none: [Arc<Slot>; 0] = [];
+        self.change_handling(
+            |handling| handling.clipping = clipping,
+            |handling| self.check_keys("set_clipping", handling, &none),
+        )
+    }
+
+    /// Refuses a call whose gradients cannot be measured.
+    pub(crate) fn check_clipping(
+        &self,
+        call: DataCall,
+        plan: &Plan,
+        handling: &Handling,
+    ) -> Result<()> {
+        if handling.clipping.is_none() {
+            return Ok(());
+        }
+        let has_gradient = |group: &&KeyGroup| {
+            !group.values.is_empty()
+                && handling.rescale_of(group.slot.key, group.slot.dtype).is_some()
+        };
+        let Some(group) = plan.groups.iter().find(has_gradient) else { return Ok(()) };
+        let (name, key) = (call.name(), self.applier.names.label(group.slot.key));
+        if call == DataCall::PushRows {
+            return Err(fail!(
+                Unsupported,
+                "{name}: {key}: rows are not clipped: they are pushed without the other gradients of the \
+                 model, by whose norm they would be scaled; push the dense gradients of all keys by one \
+                 push, or clip before the call and end clipping (set_clipping with 0)"
+            ));
+        }
+        #[cfg(feature = "cuda")]
+        if !plan.queues.is_empty() {
+            return Err(no_clipping_on_a_gpu(name, &key));
+        }
+        Ok(())
     }
 
     /// Merges by a rule from now on.
@@ -143,6 +186,15 @@ impl Local {
                 codec.name()
             ));
         }
+        if let (Some(codec), Some(_)) = (&handling.codec, handling.clipping) {
+            return Err(fail!(
+                Unsupported,
+                "{call}: the codec {} and clipping exclude each other: a codec changes its residuals before \
+                 the norm of what it sends is known; use one of them (set_compression with none, \
+                 set_clipping with 0)",
+                codec.name()
+            ));
+        }
         slots.iter().map(Borrow::borrow).try_for_each(|slot: &Slot| {
             handling.check(slot.key, slot.dtype).map_err(|why| {
                 let key = self.applier.names.label(slot.key);
@@ -150,4 +202,14 @@ impl Local {
             })
         })
     }
+}
+
+/// The refusal of a push that would be clipped in GPU memory.
+#[cfg(feature = "cuda")]
+pub(crate) fn no_clipping_on_a_gpu(call: &str, key: &str) -> Error {
+    fail!(
+        Unsupported,
+        "{call}: {key}: gradients on GPUs are not clipped yet; clip them before the call and end clipping \
+         (set_clipping with 0), or use tensors and keys in host memory"
+    )
 }

@@ -19,6 +19,7 @@ pub(crate) struct Handling {
     /// For all keys without a rule of their own.
     pub(crate) merger: Merger,
     pub(crate) rules: KeyRules,
+    pub(crate) clipping: Option<Clipping>,
     /// Number of the setting: in a local store of the changes before it, in a job the version of the servers.
     pub(crate) version: u64,
     /// Weight of the pushes of a call, by which their sums are divided. None in the setting of a store.
@@ -30,6 +31,7 @@ impl Handling {
         codec: None,
         merger: Merger::Assign,
         rules: KeyRules(None),
+        clipping: None,
         version: 0,
         divisor: None,
     };
@@ -38,6 +40,16 @@ impl Handling {
     #[inline]
     pub(crate) fn merger_of(&self, key: Key) -> &Merger {
         self.rules.get(key).unwrap_or(&self.merger)
+    }
+
+    /// What the gradients of a key are multiplied by before they are measured; None if its pushes are no
+    /// gradients: they replace the value, or are no floats.
+    pub(crate) fn rescale_of(&self, key: Key, dtype: DType) -> Option<f64> {
+        match self.merger_of(key) {
+            Merger::Assign => None,
+            Merger::Updater(_) => dtype.is_float().then_some(1.0),
+            Merger::Optimizer(optimizer) => Some(optimizer.rescale()),
+        }
     }
 
     /// Whether keys may be merged by code of the user's.
@@ -65,6 +77,7 @@ impl Handling {
         match &self.merger {
             _ if self.codec.is_some() || !self.rules.is_empty() => None,
             Merger::Assign => Some(ShortMerge::Assign),
+            _ if self.clipping.is_some() => None,
             Merger::Optimizer(rule) if rule.is_elementwise() => {
                 Some(ShortMerge::Rule(Arc::clone(rule)))
             }
@@ -83,6 +96,9 @@ impl Handling {
         for (key, merger) in self.rules.iter() {
             let _ = write!(rule, " rule[{}]={}", key.id(), merger.text().replace(' ', ":"));
         }
+        if let Some(Clipping { max_norm, .. }) = self.clipping {
+            let _ = write!(rule, " max_norm={max_norm}");
+        }
         let codec = self.codec.as_ref();
         let codec = codec.map(|it| format!("{} {}", it.name(), it.params()));
         (rule.trim_end().to_owned(), codec.unwrap_or_else(|| "none".into()).trim_end().to_owned())
@@ -92,6 +108,24 @@ impl Handling {
     pub(crate) fn codec_of(&self, dtype: DType) -> Option<&Codec> {
         self.codec.as_deref().filter(|_| dtype.is_float())
     }
+}
+
+/// Clipping by the norm of the gradients of a call.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Clipping {
+    /// Above 0; infinite to measure alone.
+    pub(crate) max_norm: f64,
+    pub(crate) non_finite: NonFinite,
+}
+
+/// What becomes of a push whose gradients have a norm that is not finite.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum NonFinite {
+    /// It succeeds, changes nothing and is counted.
+    #[default]
+    Skip,
+    /// It fails and changes nothing.
+    Fail,
 }
 
 /// The names for single keys that are no rules: assignment, and the merger of the store.

@@ -308,7 +308,9 @@ impl Local {
         let handling = self.handling_of(plan);
         let leave = OnDrop(Some(|| self.schedule(self.tickets.leave(turn))));
         let limits = CallLimits { patience, cancel: None };
-        let result = self.applier.apply(call, plan, &handling, limits);
+        let result = self
+            .check_clipping(call, plan, &handling)
+            .and_then(|()| self.applier.apply(call, plan, &handling, limits));
         drop(leave);
         result
     }
@@ -354,6 +356,7 @@ impl Local {
             *queue = queue.for_ticket(priority)?;
         }
         let handling = self.handling_of(&plan);
+        self.check_clipping(call, &plan, &handling)?;
         let op = LocalOperation { call, plan, handling, span: Carried::current() };
         let (ticket, ready) = self.tickets.submit(priority, op)?;
         if ready && let Err(error) = pool().spawn(self.settings.threads, self.as_task()) {

@@ -273,10 +273,23 @@ impl Optimizer {
         (state, wanted)
     }
 
-    /// Makes the passes of the next push of a key, whose state has been prepared.
-    pub(crate) fn push(&self, key: Key, state: &mut OptimizerState, passes: &mut dyn Passes) {
+    /// The factor of gradients.
+    pub(crate) fn rescale(&self) -> f64 {
+        self.options.common().gradient.rescale
+    }
+
+    /// Makes the passes of the next push of a key, whose state has been prepared. The factor of its gradients is
+    /// multiplied by `scale`.
+    pub(crate) fn push(
+        &self,
+        key: Key,
+        scale: f64,
+        state: &mut OptimizerState,
+        passes: &mut dyn Passes,
+    ) {
         let multipliers = self.multipliers.get(&key).copied().unwrap_or_default();
         let mut push = PushNumbers::new(&self.options, state.count, multipliers.lr, multipliers.wd);
+        push.gradient.rescale *= scale;
         push.carried = state.carried;
         self.method.push(&mut push, passes);
         (state.carried, state.count) = (push.carried, state.count + 1);

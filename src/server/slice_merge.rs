@@ -135,7 +135,17 @@ fn as_push<T>(
     let patience = crate::deadline::LazyDeadline::new(None);
     let limits = CallLimits { patience: &patience, cancel: None };
     let (outs, touched, digester) = (&[][..], 0, None);
-    merge(&KeyPush { call: "push", slot, values, outs, limits, touched, digester, divisor })
+    merge(&KeyPush {
+        call: "push",
+        slot,
+        values,
+        outs,
+        limits,
+        touched,
+        digester,
+        divisor,
+        scale: 1.0,
+    })
 }
 
 /// Units of a push of rows, and their values, which are of a dtype.

@@ -3,9 +3,11 @@
 use std::sync::Arc;
 
 use super::{CallClass, Merger, Store, Updater, UpdaterError};
-use crate::error::Result;
+use crate::error::{Result, fail};
 use crate::key::Key;
 use crate::local::Local;
+use crate::local::counters::LastNorm;
+use crate::local::merger::{Clipping, NonFinite};
 use crate::log::{Level, log};
 use crate::tensor::{Tensor, TensorMut};
 
@@ -136,6 +138,55 @@ impl Store {
             local.set_weight(weight);
             Ok(())
         })
+    }
+
+    /// Clips the gradients of each later push by their global norm: the norm of the sums of all keys of a call,
+    /// times `rescale_grad`. A norm above `max_norm` scales them all by `max_norm / (norm + 1e-6)`, before the rule
+    /// or the updater gets them. An infinite `max_norm` only measures, and 0 ends it.
+    ///
+    /// Keys without a rule, whose values are replaced, are neither counted nor scaled. A push whose norm is not
+    /// finite changes no key.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a negative number or a NaN, `Unsupported` in a job and with a codec; nothing has
+    /// changed then.
+    pub fn set_clipping(&self, max_norm: f64, non_finite: NonFinite) -> Result<()> {
+        let call = "set_clipping";
+        self.enter(CallClass::Work, |local| {
+            self.check_clips(call)?;
+            if max_norm.is_nan() || max_norm < 0.0 {
+                return Err(fail!(
+                    InvalidArgument,
+                    "{call}: max_norm is {max_norm}; it must be above 0, or 0 for no clipping"
+                ));
+            }
+            log(Level::Debug, || format!("clipping at the norm {max_norm}"));
+            local.set_clipping((max_norm > 0.0).then_some(Clipping { max_norm, non_finite }))
+        })
+    }
+
+    /// The norm of the last push that was measured, a NaN before the first, and the number of pushes that were
+    /// skipped since the store was opened. Waits for no operation: a push with a ticket counts once it is complete.
+    ///
+    /// # Errors
+    /// `Unsupported` in a job.
+    pub fn last_norm(&self) -> Result<LastNorm> {
+        self.enter(CallClass::Now, |local| {
+            self.check_clips("last_norm")?;
+            Ok(local.applier.counters.last_norm())
+        })
+    }
+
+    /// Refuses to clip in a job.
+    fn check_clips(&self, call: &str) -> Result<()> {
+        match &self.remote {
+            Some(_) => Err(fail!(
+                Unsupported,
+                "{call}: jobs do not clip by the norm of all keys yet; sum the gradients by allreduce and clip \
+                 on the workers, as DistributedOptimizer of kvstore.torch does, or use a local store"
+            )),
+            None => Ok(()),
+        }
     }
 
     /// Encodes and decodes each value of every push after this call with a codec, as workers and servers do;

@@ -125,6 +125,16 @@ fn what_is_not_served_yet_names_the_way_around() {
         UNSUPPORTED,
         &["key 2", "compression", "tensor.cpu()"],
     );
+    store.set_compression("none").unwrap();
+    // A key that is replaced has no gradient.
+    store.set_clipping(1.0).unwrap();
+    store.push(&[(1, &value)]).unwrap();
+    store.set_optimizer("sgd", "").unwrap();
+    for pushed in [(1, &value), (2, &value), (1, &host)] {
+        let key = format!("key {}", pushed.0);
+        assert_fails(store.push(&[pushed]), UNSUPPORTED, &[&key, "set_clipping", "host memory"]);
+    }
+    store.push(&[(2, &array(Place::Host, 6))]).unwrap();
     let out = array(Place::Host, 6);
     store.pull(&[(1, &out)]).unwrap();
     assert_eq!(out.get(), host.get());

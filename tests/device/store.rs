@@ -138,6 +138,7 @@ declare! {
         store: Handle, updater: Updater, context: Handle, drop: *const c_void
     ) -> i32;
     fn kv_set_compression(store: Handle, name: *const c_char, params: *const c_char) -> i32;
+    fn kv_set_clipping(store: Handle, max_norm: f64, flags: u32) -> i32;
     fn kv_save(store: Handle, path: *const c_char) -> i32;
     fn kv_load(store: Handle, path: *const c_char) -> i32;
     fn kv_stats(store: Handle, text: *mut u8, room: usize, length: *mut usize) -> i32;
@@ -365,6 +366,10 @@ impl Store {
 
     pub fn set_compression(&self, name: &str) -> Outcome {
         check(kv_set_compression(self.0, text(name).as_ptr(), std::ptr::null()))
+    }
+
+    pub fn set_clipping(&self, max_norm: f64) -> Outcome {
+        check(kv_set_clipping(self.0, max_norm, 0))
     }
 
     pub fn stats(&self) -> Outcome<String> {

@@ -179,6 +179,24 @@ void what_is_wrong_is_refused_and_changes_nothing() {
     CHECK_THROWS(store.set_hyperparameter("wd", 1), KV_ERR_CLOSED, "");
 }
 
+void gradients_are_clipped_by_the_norm_of_all_keys() {
+    const Doubles three(3, 3.0), four(3, 4.0), bad(3, std::nan(""));
+    kv::Store store("local");
+    store.init({0, 1}, {kv::view(three), kv::view(four)});
+    store.set_optimizer("test");
+    CHECK(std::isnan(store.last_norm().norm) && store.last_norm().skips == 0);
+    store.set_clipping(2.5);
+    store.push({0, 1}, {kv::view(three), kv::view(four)});
+    const double factor = 2.5 / (std::sqrt(75.0) + 1e-6);
+    CHECK(pulled(store, 0) == 3 + factor * 3 && pulled(store, 1) == 4 + factor * 4);
+    CHECK(store.last_norm().norm == std::sqrt(75.0));
+    store.push({0, 1}, {kv::view(three), kv::view(bad)});
+    CHECK(store.last_norm().skips == 1 && pulled(store, 0) == 3 + factor * 3);
+    store.set_clipping(2.5, KV_CLIP_FAIL);
+    CHECK_THROWS(store.push({0, 1}, {kv::view(three), kv::view(bad)}), KV_ERR_INVALID_ARGUMENT, "key 1");
+    CHECK_THROWS(store.set_clipping(-1), KV_ERR_INVALID_ARGUMENT, "max_norm");
+}
+
 void integers_are_refused() {
     const std::vector<std::int32_t> integers(3, 1);
     kv::Store store("local");
@@ -215,6 +233,7 @@ int main() {
         numbers_arrive_unchanged_in_any_locale();
         single_keys_have_factors();
         what_is_wrong_is_refused_and_changes_nothing();
+        gradients_are_clipped_by_the_norm_of_all_keys();
         integers_are_refused();
         an_optimizer_takes_the_place_of_an_updater();
     });

@@ -73,7 +73,7 @@ from ._errors import (
 )
 from ._foreign import warn_of_foreign as _warn_of_foreign
 from ._lent import DeviceArray
-from ._store import KeyDigest, KeyInfo, KeyRound, KVStore, capable, create
+from ._store import KeyDigest, KeyInfo, KeyRound, KVStore, LastNorm, capable, create
 from ._streams import set_stream, stream
 from ._ticket import Ticket
 
@@ -102,6 +102,7 @@ __all__ = [
     "KeyInfo",
     "KeyNotFoundError",
     "KeyRound",
+    "LastNorm",
     "NameCollisionError",
     "NetworkError",
     "OptionError",

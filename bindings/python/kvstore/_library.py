@@ -132,6 +132,8 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "kv_set_compression": (c_void_p, c_char_p, c_char_p),
     "kv_set_weight": (c_void_p, c_double),
     "kv_clear_weight": (c_void_p,),
+    "kv_set_clipping": (c_void_p, c_double, c_uint32),
+    "kv_last_norm": (c_void_p, c_void_p, c_void_p),
     "kv_last_round": (c_void_p, c_uint64, c_void_p),
     "kv_save": (c_void_p, c_char_p),
     "kv_load": (c_void_p, c_char_p),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterable, Mapping
-from ctypes import byref, c_char_p, c_int32, c_int64, c_size_t, c_uint32, c_uint64
+from ctypes import byref, c_char_p, c_double, c_int32, c_int64, c_size_t, c_uint32, c_uint64
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -40,6 +40,7 @@ _PUSH, _PULL = Call("push"), Call("pull")
 _PUSHPULL, _BROADCAST = Call("pushpull"), Call("broadcast")
 _PUSH_ROWS, _PULL_ROWS = Call("push_rows"), Call("pull_rows")
 _CPU = 1  # A device type of DLPack.
+_CLIP_FAIL = 1  # KV_CLIP_FAIL
 _ROLES = {0: "worker", 1: "server", 2: "scheduler"}
 _ErrorType = type[BaseException]  # KVStore has a `type` of its own.
 
@@ -65,6 +66,13 @@ class KeyRound(NamedTuple):
     round: int
     contributors: int
     total_weight: float
+
+
+class LastNorm(NamedTuple):
+    """The norm of the last push that was measured, and how many pushes were skipped."""
+
+    norm: float
+    skips: int
 
 
 @_native.with_data_calls
@@ -493,6 +501,35 @@ class KVStore(Collectives, Unique):
         """Ends set_weight(): the sums of later pushes are not divided."""
         check(library.kv_clear_weight(self._open().pointer))
 
+    def set_clipping(self, max_norm: SupportsFloat, *, fail: bool = False) -> None:
+        """Clips the gradients of each push by the norm of them all, as `clip_grad_norm_` of PyTorch.
+
+        The sums of all keys of a call, times `rescale_grad`, have one norm. If it is above
+        `max_norm`, all of them are multiplied by `max_norm / (norm + 1e-6)` before the rule or the
+        updater gets them. So push all gradients of a model by one call. Keys without a rule are
+        neither counted nor scaled. `float("inf")` only measures, 0 ends clipping.
+
+        A push whose norm is not finite changes no key, and last_norm() counts it; with `fail` it
+        is an InvalidArgumentError that names a key. Jobs, rows and compression are refused.
+
+        >>> kv.set_clipping(1.0)
+        >>> kv.pushpull(names, gradients, out=weights)
+        >>> kv.last_norm()
+        LastNorm(norm=2.5, skips=0)
+        """
+        number = as_number("max_norm", max_norm)
+        check(library.kv_set_clipping(self._open().pointer, number, _CLIP_FAIL if fail else 0))
+
+    def last_norm(self) -> LastNorm:
+        """The norm of the last push that was measured, before clipping, and the pushes skipped so far.
+
+        The norm is NaN before the first. A push with a ticket counts when it has completed; this
+        waits for nothing. See set_clipping().
+        """
+        norm, skips = c_double(), c_uint64()
+        check(library.kv_last_norm(self._open().pointer, byref(norm), byref(skips)))
+        return LastNorm(norm.value, skips.value)
+
     def set_compression(self, name: str, /, **params: Param) -> None:
         """Sends each value of every push through a codec, from the next push on.
 
@@ -770,8 +807,8 @@ class KVStore(Collectives, Unique):
 
 def capable(feature: str) -> bool:
     """Whether the build of the library has a feature: "optimizer", "updater", "compression", "rows",
-    "tickets", "checkpoint", "digests", "sum_order", "weights", "dist", "tls", "shm", "ucx", "cuda".
-    False for other names.
+    "tickets", "checkpoint", "digests", "sum_order", "weights", "clipping", "dist", "tls", "shm", "ucx",
+    "cuda". False for other names.
     """
     return bool(library.kv_capable(feature.encode()))
 

@@ -195,6 +195,13 @@ def job(kv: kvstore.KVStore) -> None:
     kv.set_weight(4)
     kv.set_weight(0.5)
     kv.clear_weight()
+    kv.set_clipping(1)
+    kv.set_clipping(0.5, fail=True)
+    kv.set_clipping(0)
+    last_norm: kvstore.LastNorm = kv.last_norm()
+    norm: float = last_norm.norm
+    skips: int = last_norm.skips
+    assert norm != norm and skips == 0
     kv.done()
     kv.resume()
     kv.resume(timeout=1.5)

@@ -1,5 +1,6 @@
 //! Executes plans, key by key, under each key's lock.
 
+mod clipping;
 #[cfg(feature = "cuda")]
 pub(crate) mod device;
 pub(crate) mod rows;
@@ -82,6 +83,19 @@ pub(crate) struct KeyPush<'a> {
     pub(crate) digester: Option<&'a StepDigester>,
     /// What the sum of the values is divided by.
     pub(crate) divisor: Option<f64>,
+    /// What the gradient is multiplied by, to clip it.
+    pub(crate) scale: f64,
+}
+
+impl KeyPush<'_> {
+    /// What the sum is divided by for an updater, to clip floats as well.
+    fn clipping_divisor(&self) -> Option<f64> {
+        let clips = self.scale < 1.0 && self.slot.dtype.is_float();
+        if !clips {
+            return self.divisor;
+        }
+        Some(with_default_floats(|| self.divisor.unwrap_or(1.0) / self.scale))
+    }
 }
 
 /// How the part of a call on one key has ended.
@@ -109,6 +123,26 @@ struct HostWork<'a> {
     values: &'a [Lent],
     outs: &'a [PlannedOut],
     touched: usize,
+    /// See [`KeyPush::scale`].
+    scale: f64,
+}
+
+impl<'a> HostWork<'a> {
+    /// Its part on a key.
+    fn on(&self, group: &'a KeyGroup) -> KeyPush<'a> {
+        let &Self { call, handling, limits, values, outs, touched, scale } = self;
+        KeyPush {
+            call: call.name(),
+            slot: &group.slot,
+            values: &values[group.values.clone()],
+            outs: &outs[group.outs.clone()],
+            limits,
+            touched,
+            digester: None,
+            divisor: handling.divisor,
+            scale,
+        }
+    }
 }
 
 /// Executes plans.
@@ -161,7 +195,11 @@ impl Applier {
         let _floats = ours.then(DefaultFloats::enter);
         let touched = plan.touched();
         let Plan { groups, values, outs, rows, .. } = plan;
-        let work = HostWork { call, handling, limits, values, outs, touched };
+        let scale = 1.0;
+        let mut work = HostWork { call, handling, limits, values, outs, touched, scale };
+        if let Some(clipping) = handling.clipping {
+            work.scale = self.clip(&work, groups, clipping)?;
+        }
         // Each key's share is dropped while its cache lines are at hand.
         let mut groups = groups.drain(..);
         let mut result = Ok(());
@@ -190,21 +228,20 @@ impl Applier {
         group: &KeyGroup,
         tally: &mut CallTally,
     ) -> Result<KeyEnd> {
-        let &HostWork { call, handling, limits, touched, .. } = work;
-        let (slot, places) = (&*group.slot, (group.values.clone(), group.outs.clone()));
+        let &HostWork { call, handling, limits, .. } = work;
         if limits.is_cancelled() {
-            return Err(self.cancelled(call.name(), slot));
+            return Err(self.cancelled(call.name(), &group.slot));
         }
-        let (values, outs) = (&work.values[group.values.clone()], &work.outs[group.outs.clone()]);
-        let (divisor, digester) = (handling.divisor, None);
-        let push =
-            KeyPush { call: call.name(), slot, values, outs, limits, touched, divisor, digester };
+        let push = work.on(group);
         match call {
             DataCall::PushRows => {
-                self.push_rows(&push, rows, places.0, handling, tally).map(KeyEnd::of)
+                let places = group.values.clone();
+                self.push_rows(&push, rows, places, handling, tally).map(KeyEnd::of)
             }
-            DataCall::PullRows => self.pull_rows(&push, rows, places.1, tally).map(KeyEnd::of),
-            _ if values.is_empty() => self.pull(&push, tally),
+            DataCall::PullRows => {
+                self.pull_rows(&push, rows, group.outs.clone(), tally).map(KeyEnd::of)
+            }
+            _ if push.values.is_empty() => self.pull(&push, tally),
             _ => self.push(&push, handling, tally),
         }
     }
@@ -284,13 +321,14 @@ impl Applier {
             }
             Merger::Updater(updater) => updater,
         };
+        let divisor = push.clipping_divisor();
         match values {
-            [only] if only.is_plain(slot.dtype) && push.divisor.is_none() => {
+            [only] if only.is_plain(slot.dtype) && divisor.is_none() => {
                 self.update(push, updater, only.data(), value, compression)?;
             }
             _ => {
                 let merged = self.borrow_buffer(slot)?;
-                let team = self.team.divided_by(push.divisor);
+                let team = self.team.divided_by(divisor);
                 let result = with_default_floats(|| team.sum(slot, values, &merged))
                     .and_then(|()| self.update(push, updater, merged.as_ptr(), value, None));
                 self.buffers.lock().push(merged);
@@ -319,7 +357,7 @@ impl Applier {
             Err(error) => return Err(self.at(push, &error)),
         };
         match self.team_of(push).passes(slot, values, &arrays, buffer, outs, compression) {
-            Ok(mut passes) => optimizer.push(slot.key, state, &mut passes),
+            Ok(mut passes) => optimizer.push(slot.key, push.scale, state, &mut passes),
             Err(error) => return Err(self.at(push, &error)),
         }
         Ok(true)

@@ -170,7 +170,7 @@ impl Applier {
         let (state, arrays) = prepared.map_err(|error| self.at(push, &error))?;
         let team = self.team.divided_by(push.divisor);
         let mut passes = team.row_passes(slot, sums, &arrays, buffer);
-        optimizer.push(slot.key, state, &mut passes);
+        optimizer.push(slot.key, push.scale, state, &mut passes);
         Ok(())
     }
 }

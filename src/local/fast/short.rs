@@ -162,7 +162,7 @@ impl Applier {
         }
         let (team, inputs, arrays) = (self.team, Place::inputs(values), &arrays);
         let mut pass = OnePass { team, slot, inputs, outs, stored, arrays };
-        optimizer.push(slot.key, state, &mut pass);
+        optimizer.push(slot.key, 1.0, state, &mut pass);
         Some(())
     }
 

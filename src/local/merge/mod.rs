@@ -6,6 +6,7 @@ pub(crate) mod compression;
 pub(crate) mod digests;
 pub(crate) mod passes;
 pub(crate) mod rows;
+mod squares;
 pub(crate) mod step;
 
 use std::ops::Range;

@@ -216,7 +216,11 @@ impl MergeStep<'_> {
     }
 
     /// Where a block of each value begins, gathered and converted if need be.
-    fn inputs(&self, block: &Range<usize>, scratch: Option<&MergeScratch>) -> Addresses<*const u8> {
+    pub(super) fn inputs(
+        &self,
+        block: &Range<usize>,
+        scratch: Option<&MergeScratch>,
+    ) -> Addresses<*const u8> {
         let dtype = self.slot.dtype;
         let mut free = scratch.iter().flat_map(|scratch| &scratch.blocks);
         let place = |value: &Lent| {

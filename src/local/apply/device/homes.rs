@@ -76,7 +76,7 @@ impl Applier {
         groups: &[KeyGroup],
         tally: &mut CallTally,
     ) -> Result<()> {
-        let &HostWork { call, handling, limits, values, outs, touched } = work;
+        let &HostWork { call, handling, limits, values, outs, touched, .. } = work;
         let name = call.name();
         let queue = self.own_queue(name, &groups[0].slot, limits)?;
         let _scope = queue.begin()?;

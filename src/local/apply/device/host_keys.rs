@@ -94,6 +94,7 @@ impl Applier {
             touched: work.touched,
             digester: None,
             divisor: None,
+            scale: 1.0,
         };
         self.run_host_key(work, &push, &group.slot, tally)?;
         results.rest = "it is applied, keys after it are unchanged, and outs are undefined";
@@ -170,9 +171,9 @@ impl Applier {
             KeyEnd::Done => Ok(()),
             KeyEnd::Stopped => Err(self.stopped(work.call, slot)),
             KeyEnd::Elsewhere => {
-                let &KeyPush { values, outs, limits, touched, .. } = push;
+                let &KeyPush { values, outs, limits, touched, scale, .. } = push;
                 let (call, handling) = (work.call, work.handling);
-                let work = HostWork { call, handling, limits, values, outs, touched };
+                let work = HostWork { call, handling, limits, values, outs, touched, scale };
                 let (slot, values, outs) = (Arc::clone(slot), 0..values.len(), 0..outs.len());
                 self.apply_elsewhere(&work, &[KeyGroup { slot, values, outs }], tally)
             }

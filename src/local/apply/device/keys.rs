@@ -159,6 +159,7 @@ impl Applier {
                 touched: work.touched,
                 digester: None,
                 divisor: None,
+                scale: 1.0,
             };
             let mut add = || -> Result<()> {
                 self.add_key(work, &push, value, staging)?;
@@ -270,7 +271,7 @@ impl Applier {
             norms,
             result: Ok(()),
         };
-        optimizer.push(slot.key, state, &mut passes);
+        optimizer.push(slot.key, 1.0, state, &mut passes);
         passes.result
     }
 

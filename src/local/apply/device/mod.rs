@@ -17,6 +17,7 @@ use crate::device::{CallQueue, Mark};
 use crate::error::{Error, Result, fail};
 use crate::local::call::DataCall;
 use crate::local::counters::CallTally;
+use crate::local::handling::no_clipping_on_a_gpu;
 use crate::local::merger::{Handling, Merger};
 use crate::local::plan::{KeyGroup, Plan, PlannedOut};
 use crate::local::table::Slot;
@@ -120,7 +121,15 @@ impl Applier {
     /// Refuses what cannot be done on a device yet, before anything is queued.
     fn check_codec(&self, work: &DeviceCall<'_>, groups: &[KeyGroup]) -> Result<()> {
         let mut pushed = groups.iter().filter(|group| !group.values.is_empty());
-        let Handling { codec, divisor, .. } = work.handling;
+        let Handling { codec, divisor, clipping, .. } = work.handling;
+        let has_gradient = |group: &&KeyGroup| {
+            work.handling.rescale_of(group.slot.key, group.slot.dtype).is_some()
+        };
+        if clipping.is_some()
+            && let Some(group) = pushed.clone().find(has_gradient)
+        {
+            return Err(no_clipping_on_a_gpu(work.name, &self.names.label(group.slot.key)));
+        }
         let is_plain = codec.is_none() && divisor.is_none();
         let Some(group) = pushed.next().filter(|_| !is_plain) else {
             return Ok(());

@@ -39,6 +39,7 @@ impl Applier {
                     touched: work.touched,
                     digester: None,
                     divisor: None,
+                    scale: 1.0,
                 };
                 tally.add(&CallTally::of(push.values.len(), 0, group.slot.bytes()));
                 tally.updater_calls += 1;
