@@ -177,27 +177,27 @@ fn all_collectives(store: &Store, ranks: &[usize], rank: usize) {
         for (of, values) in ranks.iter().zip(&gathered) {
             assert_eq!(*values, gradient(*of, round)[..count]);
         }
-        for root in 0..ranks.len() {
+        for (root, of) in ranks.iter().enumerate() {
             let mut out = vec![0f32; count];
             let value = (me == root).then(|| (&mine).into());
             let outs = &mut [(&mut out).into()];
             store.broadcast_from(root as u32, value, outs).unwrap();
             if me != root {
-                assert_eq!(out, gradient(ranks[root], round)[..count]);
+                assert_eq!(out, gradient(*of, round)[..count]);
             }
             let mut out = vec![0f32; count];
             let outs = &mut [(&mut out).into()];
             store.reduce(Reduction::Max, root as u32, &[(&mine).into()], outs).unwrap();
         }
         let sent: Vec<Vec<f32>> = (0..ranks.len())
-            .map(|to| gradient(rank * 10 + to, round)[..count / 2 + 1].to_vec())
+            .map(|to| gradient(rank * 10 + to, round)[..=count / 2].to_vec())
             .collect();
         let mut came = vec![vec![0f32; count / 2 + 1]; ranks.len()];
         let values: Vec<_> = sent.iter().map(Into::into).collect();
         let mut outs: Vec<_> = came.iter_mut().map(Into::into).collect();
         store.all_to_all(&values, &mut outs).unwrap();
         for (of, values) in ranks.iter().zip(&came) {
-            assert_eq!(*values, gradient(of * 10 + me, round)[..count / 2 + 1]);
+            assert_eq!(*values, gradient(of * 10 + me, round)[..=count / 2]);
         }
     }
 }

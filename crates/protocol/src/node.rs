@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::vec::Drain;
 
 pub use groups::GroupExit;
-use groups::Groups;
+use groups::NodeGroups;
 pub use looks::DigestLook;
 
 use super::drops::{DropCount, DropReason, Handled};
@@ -69,7 +69,7 @@ pub struct Node<D, R> {
     met: bool,
     /// Unanswered requests for digests, on a server.
     looks: Vec<DigestLook>,
-    groups: Groups<R>,
+    groups: NodeGroups<R>,
 }
 
 #[expect(private_bounds, reason = "only the worker and the server of this crate are roles")]
@@ -93,7 +93,7 @@ impl<D: Data, R: NodeRole<D>> Node<D, R> {
             bundles: Vec::new(),
             met: R::ROLE != Role::Worker,
             looks: Vec::new(),
-            groups: Groups::default(),
+            groups: NodeGroups::default(),
         }
     }
 

@@ -12,7 +12,7 @@ use crate::job::{Data, DeliveryToken, Failure, Peer, Reason, Role, Time, list};
 use crate::machine::{NodeRole, SchedulerRequest};
 use crate::membership::Client;
 use crate::message::kinds::{Ask, Awaited, Barrier, Failed, Form, Formed, Leave, Released};
-use crate::message::{Book, Content, GroupTerms, Message, MessageKind};
+use crate::message::{Book, Content, GroupTerms, Header, Message, MessageKind};
 use crate::peers::OutgoingMessage;
 use crate::stream::{CONTROL, LAST};
 use crate::telemetry::{MOST_WAITING, ProcessStats};
@@ -35,7 +35,7 @@ pub enum GroupExit {
 }
 
 /// The groups of a node, by their numbers.
-pub(super) struct Groups<R> {
+pub(super) struct NodeGroups<R> {
     open: BTreeMap<u64, Group<R>>,
     /// Groups that have ended since the driver asked.
     ended: Vec<u64>,
@@ -62,13 +62,13 @@ struct GroupBarriers {
     told: u64,
 }
 
-impl<R> Default for Groups<R> {
+impl<R> Default for NodeGroups<R> {
     fn default() -> Self {
         Self { open: BTreeMap::new(), ended: Vec::new(), first_operation: 1 }
     }
 }
 
-impl<R> Groups<R> {
+impl<R> NodeGroups<R> {
     pub(super) fn part(&self, group: u64) -> Option<&R> {
         self.open.get(&group).map(|it| &it.part)
     }
@@ -101,6 +101,16 @@ fn book_of(terms: &GroupTerms, book: &Book) -> Book {
     let mut book = book.clone();
     book.members.retain(|it| it.peer.role != Role::Worker || terms.has(it.peer.rank));
     book
+}
+
+/// Whether a message is for the machine of its group, and not about barriers or who is in it.
+fn is_of_machine(head: &Header) -> bool {
+    match head.kind {
+        MessageKind::Barrier | MessageKind::Released | MessageKind::Leave => false,
+        MessageKind::Ask => head.generation > 0 || head.round == 0,
+        MessageKind::Awaited => head.round == 0,
+        _ => true,
+    }
 }
 
 fn letter<D: Data>(
@@ -156,23 +166,20 @@ impl<D: Data, R: NodeRole<D>> Node<D, R> {
     /// Takes a message of a group.
     pub(super) fn group_message(&mut self, from: Peer, message: Message<D>) -> Handled {
         let id = message.head.group;
-        match message.head.kind {
-            MessageKind::Form => return self.form(from, id, message),
-            MessageKind::Barrier | MessageKind::Leave => {}
-            MessageKind::Ask if message.head.generation == 0 && message.head.round > 0 => {}
-            MessageKind::Released => {}
-            MessageKind::Awaited if message.head.round > 0 => {}
-            kind => {
-                let group = self.groups.open.get_mut(&id).ok_or(DropReason::Late)?;
-                if from.role == Role::Worker && !group.terms.has(from.rank) {
-                    return Err(DropReason::Misdirected);
-                }
-                let handled = group.part.message(from, message);
-                if kind == MessageKind::Done {
-                    self.settle_group(id);
-                }
-                return handled;
+        let kind = message.head.kind;
+        if kind == MessageKind::Form {
+            return self.form(from, id, message);
+        }
+        if is_of_machine(&message.head) {
+            let group = self.groups.open.get_mut(&id).ok_or(DropReason::Late)?;
+            if from.role == Role::Worker && !group.terms.has(from.rank) {
+                return Err(DropReason::Misdirected);
             }
+            let handled = group.part.message(from, message);
+            if kind == MessageKind::Done {
+                self.settle_group(id);
+            }
+            return handled;
         }
         let group = self.groups.open.get_mut(&id).ok_or(DropReason::Late)?;
         let is_worker = from.role == Role::Worker && group.terms.has(from.rank);

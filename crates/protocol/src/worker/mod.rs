@@ -6,7 +6,6 @@ mod collective;
 mod credit;
 mod errors;
 mod facts;
-mod forming;
 mod keys;
 mod meeting;
 mod operation;

@@ -83,8 +83,8 @@ impl Job {
 }
 
 /// Three workers, two servers, and two groups that share worker 2.
-fn two_groups(limits: Limits) -> Job {
-    let mut job = Job::started(&Limits { workers: 3, servers: 2, ..limits });
+fn two_groups(limits: &Limits) -> Job {
+    let mut job = Job::started(&Limits { workers: 3, servers: 2, ..limits.clone() });
     job.form_all(EVENS, "evens", &[0, 2]);
     job.form_all(TAIL, "tail", &[1, 2]);
     for (group, ranks) in [(EVENS, [0, 2]), (TAIL, [1, 2])] {
@@ -98,7 +98,7 @@ fn two_groups(limits: Limits) -> Job {
 
 #[test]
 fn rounds_of_groups_wait_for_their_workers_and_for_no_others() {
-    let mut job = two_groups(limits());
+    let mut job = two_groups(&limits());
     // The same key of the job is another one.
     job.init_all(3, 7, 4);
     for _ in 0..3 {
@@ -117,7 +117,7 @@ fn rounds_of_groups_wait_for_their_workers_and_for_no_others() {
 
 #[test]
 fn barriers_of_groups_are_their_own_and_name_who_is_late() {
-    let mut job = two_groups(limits());
+    let mut job = two_groups(&limits());
     let (one, two) = (job.barrier_in(2, EVENS), job.barrier_in(2, TAIL));
     assert_eq!((job.of_group(2, EVENS, one), job.of_group(2, TAIL, two)), (None, None));
     let other = job.barrier_in(1, TAIL);
@@ -134,7 +134,7 @@ fn barriers_of_groups_are_their_own_and_name_who_is_late() {
 
 #[test]
 fn settings_of_groups_are_agreed_on_by_their_workers() {
-    let mut job = two_groups(limits());
+    let mut job = two_groups(&limits());
     let now = job.now;
     let set = |job: &mut Job, rank, group, value: u8| {
         job.ask(rank, group, |it| it.set(vec![value], now, now + LIMIT)).unwrap()
@@ -151,7 +151,7 @@ fn settings_of_groups_are_agreed_on_by_their_workers() {
 
 #[test]
 fn a_lost_worker_ends_the_rounds_of_its_groups_only() {
-    let mut job = two_groups(Limits { on_loss: OnLoss::Fail, ..limits() });
+    let mut job = two_groups(&Limits { on_loss: OnLoss::Fail, ..limits() });
     let waits = job.push_in(2, EVENS, 7);
     let barrier = job.barrier_in(2, EVENS);
     job.nodes.remove("worker-0");
@@ -192,7 +192,7 @@ fn a_group_that_another_worker_describes_otherwise_is_refused_with_both() {
 
 #[test]
 fn a_group_goes_on_without_a_worker_that_leaves_and_ends_with_the_last() {
-    let mut job = two_groups(limits());
+    let mut job = two_groups(&limits());
     let waits = job.push_in(2, EVENS, 7);
     let now = job.now;
     let close = job.ask(0, EVENS, |it| it.close(now, now + LIMIT)).unwrap();
@@ -216,7 +216,7 @@ fn a_group_goes_on_without_a_worker_that_leaves_and_ends_with_the_last() {
 
 #[test]
 fn the_end_of_a_process_ends_its_groups() {
-    let mut job = two_groups(limits());
+    let mut job = two_groups(&limits());
     let now = job.now;
     for rank in 0..3 {
         let close = job.worker(rank).close(now, now + LIMIT).unwrap();
@@ -246,7 +246,7 @@ fn a_group_that_was_not_formed_may_be_formed_otherwise() {
 
 #[test]
 fn a_barrier_opens_when_the_last_worker_that_it_waits_for_is_done() {
-    let mut job = two_groups(limits());
+    let mut job = two_groups(&limits());
     let barrier = job.barrier_in(2, EVENS);
     assert_eq!(job.of_group(2, EVENS, barrier), None);
     let now = job.now;
@@ -257,7 +257,7 @@ fn a_barrier_opens_when_the_last_worker_that_it_waits_for_is_done() {
 
 #[test]
 fn statistics_have_the_keys_and_the_calls_of_groups() {
-    let mut job = two_groups(limits());
+    let mut job = two_groups(&limits());
     let _ = job.push_in(2, EVENS, 7);
     let now = job.now;
     let facts = |job: &mut Job, address: &str| match job.nodes.get_mut(address).unwrap() {

@@ -1,6 +1,8 @@
 //! Stores of groups of workers (also: communicators, process sets): keys, rounds, settings and barriers of their own,
 //! over the processes and connections of the job.
 
+mod seat;
+
 use std::sync::{Arc, Weak};
 
 use super::call::{CallHome, CallOwner};
@@ -11,43 +13,8 @@ use crate::job::remote::JobMember;
 use crate::key::Key;
 use crate::local::Local;
 use crate::local::collective::WorkerPlace;
-use crate::sys::sync::{AtomicBool, Ordering};
 use kvstore_protocol::{GROUPS, GroupExit, GroupTerms};
-
-/// A group that this worker is in.
-pub(super) struct WorkerGroup {
-    /// Its number in the protocol, the hash of its name.
-    pub(super) id: u64,
-    pub(super) name: String,
-    /// Ranks of its workers in the job, ascending.
-    pub(super) ranks: Vec<u32>,
-    /// Calls that have ended keep the group, not its store.
-    local: Weak<Local>,
-    has_ended: AtomicBool,
-}
-
-impl WorkerGroup {
-    /// Place in the group of a worker of the job.
-    pub(super) fn place_of(&self, rank: u32) -> Option<u32> {
-        self.ranks.binary_search(&rank).ok().and_then(|at| u32::try_from(at).ok())
-    }
-
-    /// Calls `work` with the store of a call, that of its group or the job's; not if that is gone.
-    pub(super) fn with_local<T>(
-        group: Option<&Arc<Self>>,
-        of_job: &Arc<Local>,
-        work: impl FnOnce(&Arc<Local>) -> T,
-    ) -> Option<T> {
-        match group {
-            None => Some(work(of_job)),
-            Some(group) => group.local.upgrade().as_ref().map(work),
-        }
-    }
-
-    fn size(&self) -> u32 {
-        u32::try_from(self.ranks.len()).unwrap_or(u32::MAX)
-    }
-}
+pub(super) use seat::WorkerGroup;
 
 impl WorkerStore {
     /// The store of a group, for the workers of these ranks; each of them makes this call. Returns when all servers
@@ -69,17 +36,16 @@ impl WorkerStore {
         self.check_knows("group", GROUPS)?;
         let ranks = self.checked_ranks(ranks)?;
         let (id, name) = (Key::of_name(name).id(), name.to_owned());
-        let terms = GroupTerms { name: name.clone(), ranks: ranks.clone() };
+        let terms = GroupTerms { name, ranks };
+        let group = Arc::new(WorkerGroup::new(id, terms.clone(), local));
         let begun = self.driver.step(|node, _| node.begin_group(id, terms)).ok_or_else(closed)?;
         if !begun {
             return Err(fail!(
                 InvalidArgument,
-                "group: {name:?} is open in this process; close its store first"
+                "group: {:?} is open in this process; close its store first",
+                group.name
             ));
         }
-        let has_ended = AtomicBool::new(false);
-        let group =
-            Arc::new(WorkerGroup { id, name, ranks, local: Arc::downgrade(local), has_ended });
         let store = self.of_group(local, group);
         let names = StoreKeyNames(Arc::downgrade(&local.keys.names));
         let named = store.step(|worker, _| worker.name_keys(names));
@@ -94,8 +60,9 @@ impl WorkerStore {
     fn checked_ranks(&self, ranks: &[u32]) -> Result<Vec<u32>> {
         let mut sorted = ranks.to_vec();
         sorted.sort_unstable();
-        if let Some(twice) = sorted.windows(2).find(|pair| pair[0] == pair[1]) {
-            return Err(fail!(InvalidArgument, "group: rank {} is there twice", twice[0]));
+        let mut pairs = sorted.iter().zip(sorted.iter().skip(1));
+        if let Some((twice, _)) = pairs.find(|(one, next)| one == next) {
+            return Err(fail!(InvalidArgument, "group: rank {twice} is there twice"));
         }
         if let Some(last) = sorted.last().filter(|last| **last >= self.workers) {
             return Err(fail!(
@@ -171,7 +138,7 @@ impl WorkerStore {
 
     /// Leaves a group, once: its calls fail, and its other workers go on without this one.
     pub(super) fn leave_group(&self, group: &WorkerGroup, how: GroupExit, why: &Error) {
-        if group.has_ended.swap(true, Ordering::SeqCst) {
+        if !group.end() {
             return;
         }
         self.end_exchanges();
