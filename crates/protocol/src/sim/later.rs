@@ -70,7 +70,7 @@ impl Later {
 /// Up to three fields that no process knows.
 fn some(random: &mut Random) -> Vec<u8> {
     let field = |random: &mut Random| {
-        let (number, len) = (12 + random.below(243), random.below(20));
+        let (number, len) = (13 + random.below(242), random.below(20));
         let value = (0..len).map(|_| random.below(256));
         [number, len].into_iter().chain(value).map(|it| u8::try_from(it).unwrap()).collect()
     };

@@ -49,7 +49,7 @@ impl Job {
         self.of_groups.get(&(format!("worker-{rank}").into(), group))?.get(&op).cloned()
     }
 
-    fn form_all(&mut self, group: u64, name: &str, ranks: &[u32]) {
+    pub(super) fn form_all(&mut self, group: u64, name: &str, ranks: &[u32]) {
         for rank in ranks {
             let op = self.begin(*rank, group, terms(name, ranks));
             assert_eq!(self.of_group(*rank, group, op), Some(Ok(())));

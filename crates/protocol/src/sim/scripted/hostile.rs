@@ -8,18 +8,21 @@ use crate::drops::{DropCount, DropReason};
 use crate::job::{Failure, Peer, Reason, Role, Time};
 use crate::machine::Machine as _;
 use crate::message::kinds::{
-    Alive, Awaited, Barrier, Begun, Credit, Declare, Describe, Done, Failed, GivenUp, Grant, Init,
-    LAST_STEP, NO_BARRIER, NO_EXCHANGE, NO_GENERATION, NO_RESUME, NO_ROUND, Offer, Place, Pull,
-    Push, Ready, Refused, Released, Remove, Removed, Report, Restore, Resume, Resumed, Segment,
-    Setting, Suspect, TOO_LONG, Value,
+    Alive, Awaited, Barrier, Begun, Credit, Declare, Describe, Done, Failed, Form, Formed, GivenUp,
+    Grant, Init, LAST_STEP, Leave, NO_BARRIER, NO_EXCHANGE, NO_GENERATION, NO_RESUME, NO_ROUND,
+    Offer, Place, Pull, Push, Ready, Refused, Released, Remove, Removed, Report, Restore, Resume,
+    Resumed, Segment, Setting, Suspect, TOO_LONG, Value,
 };
 use crate::message::{
-    Body, Book, Decision, ExitNotice, Field as _, Header, Hello, KeySpec, Look, Message,
-    MessageKind, Placement, Proposal, ResumePoint,
+    Body, Book, Decision, ExitNotice, Field as _, GroupTerms, Header, Hello, KeySpec, Look,
+    Message, MessageKind, Placement, Proposal, ResumePoint,
 };
 use crate::peers::{OutgoingFrame, PeerEvent};
 use crate::sim::{Bytes, Random, a_push, limits};
 use crate::testing::AnyNode;
+
+/// The group of some messages.
+const GROUP: u64 = 5;
 
 /// A process with the stream of a linked peer may send anything: no machine panics, and no other peer is
 /// affected.
@@ -31,6 +34,9 @@ fn messages_of_any_content_are_survived() {
         let mut job = Job::started(&limits);
         job.init_all(2, 0, 12);
         job.push(0, 0, 12).unwrap();
+        if random.one_in(2) {
+            job.form_all(GROUP, "g", &[0, 1]);
+        }
         let (to, from) = match random.below(3) {
             0 => ("server-0", Peer::worker(1)),
             1 => ("worker-0", Peer::server(0)),
@@ -152,6 +158,33 @@ fn faults_of_a_server(pull: u64) -> Vec<Fault> {
 }
 
 /// Messages of a worker to a server with a slice of 48 bytes.
+/// Of worker 1, in a group that it has not made known.
+fn faults_in_groups() -> Vec<Fault> {
+    let form = |name: &str, ranks: &[u32]| {
+        let terms = GroupTerms { name: name.into(), ranks: ranks.to_vec() };
+        Form { request: 0, terms }
+    };
+    let unnamed = "its group has no name, or no ascending ranks";
+    let faults = vec![
+        invalid(with(form("g", &[1]), &[1]), "its group cannot be read"),
+        invalid(form("", &[1]), unnamed),
+        invalid(form("g", &[]), unnamed),
+        invalid(form("g", &[1, 0]), unnamed),
+        invalid(form("g", &[1, 1]), unnamed),
+        (form("g", &[0]).into(), DropReason::Misdirected),
+        (form("g", &[1, 9]).into(), DropReason::Misdirected),
+        (Formed { request: 0 }.into(), DropReason::Late),
+        (push_of(1, 1, 48).into(), DropReason::Late),
+        (Barrier { number: 1 }.into(), DropReason::Late),
+        (Leave { back: true }.into(), DropReason::Late),
+    ];
+    let in_group = |(mut message, why): Fault| {
+        message.head.group = GROUP;
+        (message, why)
+    };
+    faults.into_iter().map(in_group).collect()
+}
+
 fn faults_of_a_worker() -> Vec<Fault> {
     let declare = |setting, back| Declare {
         key: 0,
@@ -372,13 +405,15 @@ fn what_a_worker_drops_of_a_server_is_noted() {
 
 #[test]
 fn what_a_server_drops_of_a_worker_is_noted() {
-    let mut job = Job::started(&limits());
-    job.init_all(2, 0, 12);
-    job.nodes.values_mut().for_each(|node| assert_eq!(drops(node.news()), []));
-    let hostile = job.nodes.remove("worker-1").unwrap();
     let faults = faults_of_a_worker().into_iter().chain(faulty_bundles());
-    let faults = faults.chain(faulty_settings()).collect();
-    check_faults(&mut job, hostile, (Peer::server(0), "server-0"), faults);
+    // A stream takes some messages without an acknowledgement.
+    for faults in [faults.chain(faulty_settings()).collect(), faults_in_groups()] {
+        let mut job = Job::started(&limits());
+        job.init_all(2, 0, 12);
+        job.nodes.values_mut().for_each(|node| assert_eq!(drops(node.news()), []));
+        let hostile = job.nodes.remove("worker-1").unwrap();
+        check_faults(&mut job, hostile, (Peer::server(0), "server-0"), faults);
+    }
 }
 
 #[test]
@@ -432,7 +467,7 @@ fn every_check_of_a_message_has_a_message_that_fails_it() {
         lines.filter(|line| !line.trim_start().starts_with("//") && !line.contains("reason ="));
     let sentences = code.filter_map(|line| line.split('"').nth(1)).collect::<BTreeSet<_>>();
     let faults = faults_of_a_server(0).into_iter().chain(faults_of_a_worker());
-    let faults = faults.chain(faulty_bundles()).chain(faulty_settings());
+    let faults = faults.chain(faulty_bundles()).chain(faulty_settings()).chain(faults_in_groups());
     let faults = faults.chain(faults_of_a_member()).chain(faults_of_the_scheduler());
     let told = faults.filter_map(|(_, why)| match why {
         DropReason::Invalid(why) => Some(why),
@@ -471,6 +506,7 @@ fn any_message(random: &mut Random, request: u64) -> Message<Bytes> {
         total: small(random),
         request: if random.one_in(2) { request } else { small(random) },
         setting: random.below(3),
+        group: if random.one_in(4) { GROUP } else { 0 },
         flags: u16::try_from(random.below(8)).unwrap(),
         ..Header::default()
     };
