@@ -609,15 +609,7 @@ def _store_of(of: Job, options: Any, ranks: list[int]) -> KVStore:
     """The store of some ranks."""
     if len(ranks) == 1:
         return of.enter(kvstore.create("local"))
-    group = getattr(of.store, "group", None)
-    if group is not None:
-        return of.enter(group(str(options.group_id), ranks))
-    if ranks == list(range(of.size)):
-        return of.store
-    raise kvstore.UnsupportedError(
-        f"{NAME}: no group of some ranks, {ranks}: make it with "
-        f'torch.distributed.new_group(ranks, backend="gloo")'
-    )
+    return of.enter(of.store.group(str(options.group_id), ranks))
 
 
 dist.Backend.register_backend(NAME, _create, extended_api=True, devices=["cpu"])

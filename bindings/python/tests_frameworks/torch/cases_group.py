@@ -639,14 +639,6 @@ def case_groups_of_all_ranks_and_of_one():
 def case_groups_of_some_ranks():
     if size() < 4:
         return
-    if not hasattr(kt.store(), "group"):
-        for ranks in ([0, 2], [1, 3]):
-            if rank() in ranks:
-                with pytest.raises(kvstore.UnsupportedError, match="gloo"):
-                    dist.new_group(ranks)
-            else:
-                dist.new_group(ranks)
-        return
     even, odd = dist.new_group([0, 2]), dist.new_group([1, 3])
     mine, members = (odd, [1, 3]) if rank() % 2 else (even, [0, 2])
     assert dist.get_process_group_ranks(mine) == members
@@ -671,7 +663,7 @@ def case_groups_of_some_ranks():
 
 
 def case_losses_of_shards_with_replicas_are_those_of_shards_alone():
-    if size() < 4 or not hasattr(kt.store(), "group"):
+    if size() < 4:
         return
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
