@@ -35,7 +35,7 @@ impl<D: Data> Worker<D> {
                 Some(
                     OperationKind::Set { .. }
                     | OperationKind::Learn(_)
-                    | OperationKind::Meet
+                    | OperationKind::Meet { .. }
                     | OperationKind::Form
                     | OperationKind::Barrier { .. },
                 ) => {
@@ -84,7 +84,7 @@ impl<D: Data> Worker<D> {
                 let number = *number;
                 self.take_part(number);
             }
-            OperationKind::Meet => self.start_meeting(),
+            OperationKind::Meet { .. } => self.start_meeting(),
             OperationKind::Form => self.start_forming(id),
             OperationKind::Done => self.announce(id),
             OperationKind::Close => {

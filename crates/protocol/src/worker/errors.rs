@@ -18,7 +18,7 @@ fn name<D>(op: &Operation<D>) -> Vec<TextPart> {
         | OperationKind::Resume { number } => return words(format!("{call} {number}")),
         OperationKind::Learn(CatchUpTarget::Key(_))
         | OperationKind::Done
-        | OperationKind::Meet
+        | OperationKind::Meet { .. }
         | OperationKind::Form
         | OperationKind::Close => return words(call),
         OperationKind::Pull { after: PullDependency::All, .. } => ", behind all pushes".into(),
@@ -101,7 +101,7 @@ pub(super) fn silent<D>(op: &Operation<D>, key: Option<&WorkerKey>) -> Peer {
         OperationKind::Barrier { .. }
         | OperationKind::Resume { .. }
         | OperationKind::Done
-        | OperationKind::Meet
+        | OperationKind::Meet { .. }
         | OperationKind::Close => Peer::SCHEDULER,
         OperationKind::Form => Peer::server(op.unanswered.first().unwrap_or(0)),
         OperationKind::Push { .. } | OperationKind::Pull { .. } => {

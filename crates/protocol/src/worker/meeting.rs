@@ -1,6 +1,7 @@
 //! Meetings (also: rendezvous): all workers tell where they listen for each other, for exchanges.
 
 use super::Worker;
+use super::cancellation::MEETING;
 use super::operation::{OpId, Operation, OperationKind};
 use crate::job::{Data, Failure, Peer, Reason, Role, Time};
 use crate::machine::SchedulerRequest;
@@ -31,7 +32,9 @@ impl<D: Data> Worker<D> {
         deadline: Time,
     ) -> Result<OpId, Failure> {
         self.meeting.own.get_or_insert(own);
-        self.request(OperationKind::Meet, 0, now, deadline)
+        let half = now + deadline.saturating_sub(now) / 2;
+        let asks_at = if self.group.is_some() { half.min(now + MEETING) } else { half };
+        self.request(OperationKind::Meet { asks_at }, 0, now, deadline)
     }
 
     /// Where the workers listen that have called [`meet`](Self::meet), by rank; all of them once it has ended.
@@ -64,7 +67,7 @@ impl<D: Data> Worker<D> {
         });
         let is_known = !meeting.missing.is_empty() && !meeting.known.is_empty();
         let missing = is_known.then(|| Box::new(meeting.missing.clone()));
-        for op in self.ops.values_mut().filter(|op| matches!(op.what, OperationKind::Meet)) {
+        for op in self.ops.values_mut().filter(|op| matches!(op.what, OperationKind::Meet { .. })) {
             op.awaited.clone_from(&missing);
         }
         self.end_meetings();
@@ -77,7 +80,7 @@ impl<D: Data> Worker<D> {
             Meeting { missing, known, .. } if missing.is_empty() && !known.is_empty() => Ok(()),
             _ => return,
         };
-        let waits = |op: &Operation<D>| op.started && matches!(op.what, OperationKind::Meet);
+        let waits = |op: &Operation<D>| op.started && matches!(op.what, OperationKind::Meet { .. });
         for id in self.ids(waits) {
             self.finish(id, result.clone());
         }

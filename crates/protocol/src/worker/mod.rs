@@ -587,7 +587,7 @@ impl<D: Data> Worker<D> {
             OperationKind::Learn(_)
             | OperationKind::Remove { .. }
             | OperationKind::Barrier { .. }
-            | OperationKind::Meet
+            | OperationKind::Meet { .. }
             | OperationKind::Resume { .. } => {}
         }
     }
@@ -660,7 +660,9 @@ impl<D: Data> Worker<D> {
             OperationKind::Resume { number } => {
                 return self.wants.push(SchedulerRequest::AskResume(*number));
             }
-            OperationKind::Meet => return self.wants.push(SchedulerRequest::AskMeeting),
+            OperationKind::Meet { .. } => {
+                return self.wants.push(SchedulerRequest::AskMeeting);
+            }
             OperationKind::Set { version, .. } => ask.setting = *version,
             OperationKind::Push { .. } | OperationKind::Pull { .. } => {
                 let Some(key) = self.keys.get(&op.key) else { return };

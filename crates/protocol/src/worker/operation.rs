@@ -66,8 +66,11 @@ pub(super) enum OperationKind<D> {
     Resume {
         number: u64,
     },
-    /// Waits until all workers listen for each other.
-    Meet,
+    /// Waits until all workers listen for each other. In a group it asks for the book again and again, which the
+    /// scheduler sends by itself once all workers of the job listen.
+    Meet {
+        asks_at: Time,
+    },
     /// Makes the group of this machine known to all servers.
     Form,
     Close,
@@ -160,7 +163,14 @@ impl<D> Operation<D> {
         use OperationKind::{Barrier, Close, Done, Form, Learn, Meet, Resume, Set};
         matches!(
             self.what,
-            Set { .. } | Learn(_) | Barrier { .. } | Done | Resume { .. } | Meet | Form | Close
+            Set { .. }
+                | Learn(_)
+                | Barrier { .. }
+                | Done
+                | Resume { .. }
+                | Meet { .. }
+                | Form
+                | Close
         )
     }
 
@@ -177,7 +187,7 @@ impl<D> Operation<D> {
                 OperationKind::Pull { .. }
                     | OperationKind::Find
                     | OperationKind::Learn(_)
-                    | OperationKind::Meet
+                    | OperationKind::Meet { .. }
             )
     }
 
@@ -217,7 +227,7 @@ impl<D> Operation<D> {
             OperationKind::Barrier { .. } => CallKind::Barrier,
             OperationKind::Done => CallKind::Done,
             OperationKind::Resume { .. } => CallKind::Resume,
-            OperationKind::Meet => CallKind::Meet,
+            OperationKind::Meet { .. } => CallKind::Meet,
             OperationKind::Form => CallKind::Form,
             OperationKind::Close => CallKind::Close,
         }
@@ -233,6 +243,9 @@ impl<D> Operation<D> {
     /// Moment of its next timer: a query of the members that it waits for, half way to the deadline, then the
     /// deadline.
     pub(super) fn next_moment(&self) -> Time {
+        if let OperationKind::Meet { asks_at } = self.what {
+            return asks_at.min(self.deadline);
+        }
         if !self.asked {
             return self.first_moment();
         }
@@ -267,6 +280,9 @@ impl<D> Operation<D> {
 
     /// Lower bound of `next_moment`.
     pub(super) fn first_moment(&self) -> Time {
+        if let OperationKind::Meet { asks_at } = self.what {
+            return asks_at;
+        }
         self.began + (self.deadline.saturating_sub(self.began)) / 2
     }
 }

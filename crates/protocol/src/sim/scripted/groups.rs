@@ -2,7 +2,7 @@
 
 use super::Job;
 use crate::job::{Failure, Limits, MS, OnLoss, Reason};
-use crate::message::{GroupTerms, KeySpec};
+use crate::message::{ExchangeAddress, GroupTerms, KeySpec};
 use crate::node::GroupExit;
 use crate::sim::program::F32;
 use crate::sim::{Bytes, limits};
@@ -268,4 +268,24 @@ fn statistics_have_the_keys_and_the_calls_of_groups() {
     assert_eq!((worker.pending, worker.waiting.len(), worker.counters.keys), (1, 1, 2));
     let servers = ["server-0", "server-1"].map(|it| facts(&mut job, it).counters.stored_bytes);
     assert_eq!(servers.iter().sum::<u64>(), 32);
+}
+
+#[test]
+fn a_meeting_of_a_group_waits_for_its_workers_alone_and_learns_of_them_soon() {
+    let mut job = two_groups(&limits());
+    let meet = |job: &mut Job, rank: u32| {
+        let own =
+            ExchangeAddress { incarnation: 70 + u64::from(rank), address: format!("x-{rank}") };
+        let now = job.now;
+        job.ask(rank, TAIL, |it| it.meet(own, now, now + LIMIT)).unwrap()
+    };
+    let first = meet(&mut job, 1);
+    job.pass(1_000 * MS);
+    assert_eq!(job.of_group(1, TAIL, first), None);
+    let last = meet(&mut job, 2);
+    job.pass(1_100 * MS);
+    assert_eq!(job.of_group(2, TAIL, last), Some(Ok(())), "worker 0 does not listen");
+    assert_eq!(job.of_group(1, TAIL, first), Some(Ok(())));
+    let known = job.ask(1, TAIL, |it| it.listening_workers().to_vec());
+    assert_eq!(known.iter().map(|(rank, _)| *rank).collect::<Vec<_>>(), [1, 2]);
 }
