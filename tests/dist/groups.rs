@@ -227,6 +227,26 @@ fn collective_calls_of_groups_and_of_the_job() {
     });
 }
 
+/// A worker that has ports for another group already, and comes late, is not taken for a lost one.
+#[test]
+fn a_worker_of_two_groups_may_be_late_in_one() {
+    // Worker 3 opens no port, so the scheduler does not send the book by itself.
+    let job = Job::new(4, 1).with("peer_timeout_ms", 1_200).with("start_timeout_ms", 2_500);
+    job.run(|store, rank| {
+        let first = (1..3).contains(&rank).then(|| store.group("first", &[1, 2]).unwrap());
+        let second = (rank < 2).then(|| store.group("second", &[0, 1]).unwrap());
+        if let Some(first) = &first {
+            all_collectives(first, &[1, 2], rank);
+        }
+        store.barrier(LIMIT).unwrap();
+        if let Some(second) = &second {
+            thread::sleep(Duration::from_secs(if rank == 1 { 4 } else { 0 }));
+            all_collectives(second, &[0, 1], rank);
+        }
+        store.barrier(LIMIT).unwrap();
+    });
+}
+
 /// A group of one worker, and one whose name is in another process another group's.
 #[test]
 fn what_is_no_group_is_refused_and_changes_nothing() {

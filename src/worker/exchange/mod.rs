@@ -302,7 +302,11 @@ impl ExchangeHost {
     /// Makes streams to workers that listen by now: one of a group may have met this worker before.
     fn meet_strangers(&self, driver: &Arc<Driver<Self>>) {
         let Some(book) = self.book.upgrade() else { return };
-        let all = book.step(|node, _| node.part.listening_workers().to_vec());
+        // The answer is there before the stranger sends it again.
+        let all = book.step(|node, _| {
+            node.part.seek_workers();
+            node.part.listening_workers().to_vec()
+        });
         connect(driver, &all.unwrap_or_default());
     }
 

@@ -42,6 +42,11 @@ impl<D: Data> Worker<D> {
         &self.meeting.known
     }
 
+    /// Asks where workers listen: one that this worker does not know has sent it something.
+    pub fn seek_workers(&mut self) {
+        self.wants.push(SchedulerRequest::AskMeeting);
+    }
+
     /// Tells where this worker listens; a later call finds it told.
     pub(super) fn start_meeting(&mut self) {
         if let Some(own) = self.meeting.own.clone() {
