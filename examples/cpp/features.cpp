@@ -172,7 +172,7 @@ void a_group(kv::Store& store) {
     Values sum = full(0);
     group.allreduce(KV_SUM, {kv::view(one), kv::view(two)}, kv::view(sum));
     std::printf("sum of all: %g\n", static_cast<double>(sum.front()));
-    group.close();
+    group.close(std::chrono::seconds(10));
 }
 
 }  // namespace
