@@ -164,7 +164,8 @@ void a_model_of_another_program(kv::Store& store) {
 // Values that workers add up without a key, and a group of workers with keys of its own.
 void a_group(kv::Store& store) {
     kv::Store group = store.group("alone", {0});
-    group.init("w", kv::view(full(4)));
+    const Values four = full(4);
+    group.init("w", kv::view(four));
     show("weight of the group", group, "w");
     show("weight of the job", store, "w");
     const Values one = full(1);
