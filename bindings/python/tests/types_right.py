@@ -205,6 +205,9 @@ def job(kv: kvstore.KVStore) -> None:
     kv.done()
     kv.resume()
     kv.resume(timeout=1.5)
+    group: kvstore.KVStore = kv.group("alone", [0])
+    kv.group("range", range(1)).close()
+    group.close()
 
 
 def bound_lists(kv: kvstore.KVStore) -> None:

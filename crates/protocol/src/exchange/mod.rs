@@ -13,6 +13,7 @@ mod plan;
 mod tests;
 
 use std::collections::{BTreeMap, VecDeque};
+use std::fmt::Write as _;
 use std::mem::discriminant;
 use std::vec::Drain;
 
@@ -87,6 +88,8 @@ struct OtherWorker {
     begun: BTreeMap<u64, u64>,
     /// Why it takes part in no exchange any more.
     gone: Option<Failure>,
+    /// Why it has given up an exchange that this worker had ended.
+    last_failure: Option<Failure>,
     early_bytes: u64,
     /// Early messages without bytes.
     early_words: usize,
@@ -373,7 +376,10 @@ impl<D: Data> Exchanges<D> {
             Content::Begun(begun) => begun.exchange,
             Content::GivenUp(given_up) => given_up.exchange,
             Content::Leave(_) => {
-                let text = format!("{} has closed its store", Peer::worker(from));
+                let mut text = format!("{} has closed its store", Peer::worker(from));
+                if let Some(failure) = &self.others[from as usize].last_failure {
+                    let _ = write!(text, " after a failure: {failure}");
+                }
                 self.lose(from, &Failure::new(Reason::PeerLost, text));
                 return Ok(());
             }
@@ -433,7 +439,11 @@ impl<D: Data> Exchanges<D> {
             Content::Begun(begun) => self.agree(from, id, begun.terms()),
             Content::GivenUp(GivenUp { failure, .. }) => {
                 let text = format!("{} has given it up: {failure}", Peer::worker(from));
-                self.finish(id, Err(Failure::new(failure.reason, text)));
+                if self.calls.contains_key(&id) {
+                    self.finish(id, Err(Failure::new(failure.reason, text)));
+                } else {
+                    self.others[from as usize].last_failure = Some(failure);
+                }
                 Ok(())
             }
             _ => Err(DropReason::Misdirected),

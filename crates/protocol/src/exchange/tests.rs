@@ -558,3 +558,36 @@ fn what_a_worker_has_sent_before_it_ended_counts_for_a_later_worker() {
         );
     }
 }
+
+/// Worker 1 sends to worker 2, not to worker 0, and ends; worker 0 closes then.
+#[test]
+fn a_worker_that_closes_after_a_failure_says_which_one() {
+    let mut cluster = Cluster::new(5, vec![vec![Call::AtOnce(8); 2]; 3]);
+    (0..3).for_each(|at| cluster.connect(at));
+    cluster.pass(100 * MS);
+    let begin = |cluster: &mut Cluster, at: usize| {
+        let now = cluster.now;
+        let begun = cluster.workers[at].results.len() + 1;
+        cluster.workers[at].program.truncate(begun);
+        cluster.workers[at].begin(now, 3, now + DEADLINE);
+    };
+    begin(&mut cluster, 1);
+    cluster.step(1, 3);
+    cluster.network.retain(|(_, to, _)| *to == 2);
+    begin(&mut cluster, 0);
+    begin(&mut cluster, 2);
+    cluster.workers[1].dead = true;
+    cluster.pass(20 * MS);
+    assert_eq!(cluster.workers[2].results, [Ok(())]);
+    let now = cluster.now;
+    cluster.workers[0].machine.down("w1", now);
+    cluster.pass(20 * MS);
+    cluster.workers[0].machine.leave();
+    cluster.pass(20 * MS);
+    cluster.workers[2].program.push((0, Call::AtOnce(8)));
+    begin(&mut cluster, 2);
+    cluster.pass(20 * MS);
+    let (reason, text) = cluster.failure(2);
+    assert_eq!(reason, Reason::PeerLost);
+    assert_eq!(text, "worker 0 has closed its store after a failure: worker 1 at w1 has ended");
+}
