@@ -231,7 +231,7 @@ fn collective_calls_of_groups_and_of_the_job() {
 #[test]
 fn a_worker_of_two_groups_may_be_late_in_one() {
     // Worker 3 opens no port, so the scheduler does not send the book by itself.
-    let job = Job::new(4, 1).with("peer_timeout_ms", 1_200).with("start_timeout_ms", 2_500);
+    let job = Job::new(4, 1).with("peer_timeout_ms", 4_000).with("start_timeout_ms", 8_000);
     job.run(|store, rank| {
         let first = (1..3).contains(&rank).then(|| store.group("first", &[1, 2]).unwrap());
         let second = (rank < 2).then(|| store.group("second", &[0, 1]).unwrap());
@@ -240,7 +240,7 @@ fn a_worker_of_two_groups_may_be_late_in_one() {
         }
         store.barrier(LIMIT).unwrap();
         if let Some(second) = &second {
-            thread::sleep(Duration::from_secs(if rank == 1 { 4 } else { 0 }));
+            thread::sleep(Duration::from_secs(if rank == 1 { 10 } else { 0 }));
             all_collectives(second, &[0, 1], rank);
         }
         store.barrier(LIMIT).unwrap();
