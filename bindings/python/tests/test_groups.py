@@ -88,6 +88,8 @@ if rank == 1:
         kv.group("evens", [0, 1])
     except kvstore.DiffersError as error:
         print("differs:", error, flush=True)
+# The group is there until its workers leave it.
+kv.barrier(timeout=30)
 for group in mine.values():
     group.barrier(timeout=30)
     group.close()
