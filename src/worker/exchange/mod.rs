@@ -27,7 +27,7 @@ use crate::tensor::DType;
 use crate::transport;
 use kvstore_protocol::{
     EXCHANGES, ExchangeAction, ExchangeAddress, ExchangeId, ExchangeTerms, Exchanges, Failure,
-    Header, Limits, Reason,
+    Header, Limits, Node, Peer, Reason,
 };
 use run::{ExchangeHome, ExchangeRun, RunOwner};
 
@@ -55,7 +55,7 @@ struct ExchangeHub {
 /// Driver host of the exchanges.
 pub(super) struct ExchangeHost {
     local: Arc<Local>,
-    /// The driver of the worker, which knows where others listen.
+    /// The driver of the worker, which knows who is in the job.
     book: Weak<Driver<CompletionTable>>,
 }
 
@@ -63,8 +63,8 @@ pub(super) struct ExchangeHost {
 pub(super) enum ExchangeTask {
     /// An action for a call.
     OfCall(Arc<ExchangeRun>, ExchangeAction<Bytes>),
-    /// A worker without a stream has sent something.
-    MeetStrangers,
+    /// A worker is silent and was never heard.
+    Unheard(u32),
 }
 
 impl WorkerExchanges {
@@ -152,7 +152,8 @@ impl WorkerStore {
         self.request(deadline, |worker, now, end| worker.meet(own, now, end))
             .map_err(|error| error.at(call))?;
         let all = self.step(|worker: &mut WorkerMachine, _| worker.listening_workers().to_vec())?;
-        connect(&driver, &all);
+        let workers = all.iter().map(|(rank, it)| (*rank, it.incarnation, &*it.address));
+        driver.step(|machine, now| machine.connect(workers, now));
         if let Some(hub) = self.exchanges.lock().as_mut() {
             for (rank, met) in (0..).zip(&mut hub.met) {
                 *met |= all.iter().any(|(listening, _)| *listening == rank);
@@ -299,15 +300,12 @@ impl WorkerStore {
 }
 
 impl ExchangeHost {
-    /// Makes streams to workers that listen by now: one of a group may have met this worker before.
-    fn meet_strangers(&self, driver: &Arc<Driver<Self>>) {
-        let Some(book) = self.book.upgrade() else { return };
-        // The answer is there before the stranger sends it again.
-        let all = book.step(|node, _| {
-            node.part.seek_workers();
-            node.part.listening_workers().to_vec()
-        });
-        connect(driver, &all.unwrap_or_default());
+    /// Gives a worker up that was never heard, unless it is in the job: it may make its first call of a group later.
+    fn check_unheard(&self, driver: &Arc<Driver<Self>>, rank: u32) {
+        let here = self.book.upgrade().and_then(|book| book.peek(Node::workers_here));
+        if here.is_some_and(|here| !here.contains(&Peer::worker(rank))) {
+            driver.step(|machine, _| machine.miss(rank));
+        }
     }
 
     /// Removes an outstanding event of a call; completes the call after the last one.
@@ -389,9 +387,7 @@ impl DriverHost for ExchangeHost {
             };
             todo.extend(run.map(|run| ExchangeTask::OfCall(run, action)));
         }
-        if machine.take_strangers() {
-            todo.push(ExchangeTask::MeetStrangers);
-        }
+        todo.extend(machine.take_unheard().into_iter().map(ExchangeTask::Unheard));
     }
 
     fn landing(
@@ -410,9 +406,12 @@ impl DriverHost for ExchangeHost {
     fn carry_out(&self, driver: &Arc<Driver<Self>>, todo: Vec<ExchangeTask>) {
         let mut bug = None;
         for task in todo {
-            let ExchangeTask::OfCall(run, action) = task else {
-                self.meet_strangers(driver);
-                continue;
+            let (run, action) = match task {
+                ExchangeTask::OfCall(run, action) => (run, action),
+                ExchangeTask::Unheard(rank) => {
+                    self.check_unheard(driver, rank);
+                    continue;
+                }
             };
             // The event is settled even after a panic: otherwise the call would never end.
             if let Err(panic) = panics::catch(|| self.run(&run, action)) {
@@ -433,12 +432,6 @@ impl DriverHost for ExchangeHost {
         self.local.poison();
         self.abort(driver, bug);
     }
-}
-
-/// Makes streams to workers, by rank, where they listen.
-fn connect(driver: &Arc<Driver<ExchangeHost>>, all: &[(u32, ExchangeAddress)]) {
-    let workers = all.iter().map(|(rank, it)| (*rank, it.incarnation, &*it.address));
-    driver.step(|machine, now| machine.connect(workers, now));
 }
 
 /// The call of terms, for texts.

@@ -4,7 +4,7 @@ use std::vec::Drain;
 
 use super::{ExchangeId, Exchanges};
 use crate::drops::{DropCount, DropReason};
-use crate::job::{Data, Failure, Limits, MS, Peer, Reason, Role, Time};
+use crate::job::{Data, Failure, Limits, Peer, Reason, Role, Time};
 use crate::machine::Machine;
 use crate::message::{BadFrame, Message, MessageKind};
 use crate::peers::{Incoming, OutgoingFrame, PeerEvent};
@@ -62,10 +62,7 @@ impl<D: Data> Machine<D> for Exchanges<D> {
                     }
                 }
             }
-            Incoming::Stranger(_) => {
-                self.net.note_drop(from, kind, DropReason::Stranger);
-                self.has_strangers = true;
-            }
+            Incoming::Stranger(_) => self.net.note_drop(from, kind, DropReason::Stranger),
             // Noted before.
             Incoming::Stale | Incoming::Former(..) => {}
         }
@@ -99,10 +96,11 @@ impl<D: Data> Machine<D> for Exchanges<D> {
     fn tick(&mut self, now: Time) {
         self.net.notice_pause(now);
         for peer in self.net.silent(now) {
-            let waited = self.net.limits.peer_timeout / MS;
-            let at = self.net.linked(peer).map_or("", |(address, _)| address);
-            let text = format!("{peer} at {at} was not heard for {waited} ms");
-            self.lose(peer.rank, &Failure::new(Reason::PeerLost, text));
+            if self.is_heard(peer.rank) {
+                self.miss(peer.rank);
+            } else {
+                self.unheard.push(peer.rank);
+            }
         }
         self.expire(now);
     }

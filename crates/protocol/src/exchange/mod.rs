@@ -124,8 +124,8 @@ pub struct Exchanges<D> {
     /// The next deadline.
     wake: Time,
     actions: Vec<ExchangeAction<D>>,
-    /// A worker without a stream has sent something.
-    has_strangers: bool,
+    /// Workers that are silent and were never heard.
+    unheard: Vec<u32>,
 }
 
 impl<D: Data> Exchanges<D> {
@@ -152,7 +152,7 @@ impl<D: Data> Exchanges<D> {
             last: BTreeMap::new(),
             wake: Time::MAX,
             actions,
-            has_strangers: false,
+            unheard: Vec::new(),
         }
     }
 
@@ -172,10 +172,19 @@ impl<D: Data> Exchanges<D> {
         }
     }
 
-    /// Whether a worker without a stream has sent something since the last call: it may listen by now, and sends it
-    /// again.
-    pub fn take_strangers(&mut self) -> bool {
-        std::mem::take(&mut self.has_strangers)
+    /// Workers that are silent and were never heard, since the last call: they may be late in a group, and know this
+    /// one then, or be gone.
+    pub fn take_unheard(&mut self) -> Vec<u32> {
+        std::mem::take(&mut self.unheard)
+    }
+
+    /// A worker that was never heard is gone from the job.
+    pub fn miss(&mut self, rank: u32) {
+        let peer = Peer::worker(rank);
+        let waited = self.net.limits.peer_timeout / MS;
+        let at = self.net.linked(peer).map_or("", |(address, _)| address);
+        let text = format!("{peer} at {at} was not heard for {waited} ms");
+        self.lose(rank, &Failure::new(Reason::PeerLost, text));
     }
 
     /// Actions since the last call, for the driver to carry out.

@@ -480,17 +480,8 @@ fn a_worker_that_does_not_come_is_named_and_learns_that_it_is_too_late() {
             (begun, cluster.workers[2].open) = (true, 0);
         }
         for at in 0..3 {
-            let worker = &mut cluster.workers[at];
-            worker.begin(now, count, now + 1_000 * MS);
-            if worker.machine.wake_at() <= now {
-                worker.machine.tick(now);
-            }
-            worker.carry_out(count);
-            let frames: Vec<_> = worker.machine.send(now).collect();
-            let _ = worker.machine.news();
-            for frame in frames {
-                cluster.transmit(&frame.to, &frame.message);
-            }
+            cluster.workers[at].begin(now, count, now + 1_000 * MS);
+            cluster.step(at, count);
         }
         cluster.deliver(count);
     }
@@ -590,4 +581,28 @@ fn a_worker_that_closes_after_a_failure_says_which_one() {
     let (reason, text) = cluster.failure(2);
     assert_eq!(reason, Reason::PeerLost);
     assert_eq!(text, "worker 0 has closed its store after a failure: worker 1 at w1 has ended");
+}
+
+/// A worker of a group may be late: one that was never heard is given up once the driver says that it is gone.
+#[test]
+fn a_silent_worker_that_was_never_heard_is_waited_for_until_it_is_missed() {
+    let mut cluster = Cluster::new(7, vec![vec![Call::AtOnce(8)]; 2]);
+    cluster.workers[1].dead = true;
+    cluster.connect(0);
+    let limits = cluster.workers[0].machine.net.limits.clone();
+    let patience = limits.start_timeout.max(limits.peer_timeout) * 2;
+    let end = cluster.now + patience;
+    cluster.workers[0].begin(cluster.now, 2, end + DEADLINE);
+    while cluster.now < end {
+        cluster.now += 50 * MS;
+        cluster.step(0, 2);
+        cluster.network.clear();
+    }
+    assert_eq!(cluster.workers[0].results, []);
+    assert!(cluster.workers[0].machine.take_unheard().contains(&1));
+    cluster.workers[0].machine.miss(1);
+    cluster.workers[0].carry_out(2);
+    let (reason, text) = cluster.failure(0);
+    assert_eq!(reason, Reason::PeerLost);
+    assert!(text.starts_with("worker 1 at w1 was not heard for"), "{text}");
 }

@@ -6,12 +6,9 @@ use super::operation::{OpId, Operation, OperationKind, RemovalRollback};
 use super::{DIRECTORY, Worker, WorkerAction, WorkerKey};
 use crate::bit_set::BitSet;
 use crate::drops::{DropReason, Handled};
-use crate::job::{Data, MS, Peer, Time};
+use crate::job::{Data, Peer, Time};
 use crate::message::kinds::{Declare, Remove, Removed};
 use crate::message::{COLLECTIVE, Proposal};
-
-/// Least interval of queries for the workers of a group that listen.
-pub(super) const MEETING: Time = 20 * MS;
 
 impl<D: Data> Worker<D> {
     /// Cancels an operation: it does not finish for the driver. A push that has begun still takes effect.
@@ -47,10 +44,8 @@ impl<D: Data> Worker<D> {
     /// Before the deadline: queries the members that an operation waits for, or withdraws a removal.
     pub(super) fn look_after(&mut self, id: OpId, now: Time) {
         let Some(op) = self.ops.get_mut(id) else { return };
-        if let OperationKind::Meet { asks_at } = &mut op.what {
-            let waited = now.saturating_sub(op.began);
-            *asks_at = if self.group.is_some() { now + waited.max(MEETING) } else { op.deadline };
-            return self.ask(id);
+        if matches!(op.what, OperationKind::Meet { .. }) {
+            return self.ask_for_workers(id, now);
         }
         if !op.asked {
             op.asked = true;

@@ -1,11 +1,13 @@
 //! Meetings (also: rendezvous): all workers tell where they listen for each other, for exchanges.
 
 use super::Worker;
-use super::cancellation::MEETING;
 use super::operation::{OpId, Operation, OperationKind};
-use crate::job::{Data, Failure, Peer, Reason, Role, Time};
+use crate::job::{Data, Failure, MS, Peer, Reason, Role, Time};
 use crate::machine::SchedulerRequest;
 use crate::message::{Book, ExchangeAddress, MemberState, Standing};
+
+/// Least interval of queries for the workers of a group that listen.
+const MEETING: Time = 20 * MS;
 
 /// What a worker knows of where others listen.
 #[derive(Debug, Default)]
@@ -42,9 +44,14 @@ impl<D: Data> Worker<D> {
         &self.meeting.known
     }
 
-    /// Asks where workers listen: one that this worker does not know has sent it something.
-    pub fn seek_workers(&mut self) {
-        self.wants.push(SchedulerRequest::AskMeeting);
+    /// Asks for the book on behalf of a meeting: in a group again after as long as it has waited, else once.
+    pub(super) fn ask_for_workers(&mut self, id: OpId, now: Time) {
+        let Some(op) = self.ops.get_mut(id) else { return };
+        let waited = now.saturating_sub(op.began);
+        if let OperationKind::Meet { asks_at } = &mut op.what {
+            *asks_at = if self.group.is_some() { now + waited.max(MEETING) } else { op.deadline };
+        }
+        self.ask(id);
     }
 
     /// Tells where this worker listens; a later call finds it told.
