@@ -1,13 +1,11 @@
 //! Groups of workers (also called: communicators, process sets): stores of some of the workers of a job.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::{CallClass, OPENED, Store, claim_id, release_id};
+use super::{CallClass, JoinedJob, Store, claim, release_id};
 use crate::error::{Result, fail};
 use crate::local::Local;
 use crate::spans;
-use crate::sys;
 
 /// Maximum bytes of a group's name.
 const LONGEST_NAME: usize = 255;
@@ -41,21 +39,16 @@ impl Store {
                     "group: a local store has worker 0 alone; pass its rank, 0"
                 ));
             }
-            let serial = OPENED.fetch_add(1, Ordering::SeqCst) + 1;
-            let id = claim_id(serial)?;
+            let (serial, id) = claim()?;
             let of_group = Arc::new(Local::new(serial, id, local.settings.clone(), self.kind));
             let remote = self.remote.as_ref().map(|job| job.group(&of_group, name, ranks));
             let remote = remote.transpose().inspect_err(|_| release_id(id))?;
-            Ok(Self {
-                local: of_group,
+            let joined = JoinedJob {
                 remote,
                 #[cfg(feature = "dist")]
                 embedded: None,
-                kind: self.kind,
-                id,
-                generation: sys::fork_generation(),
-                closed: AtomicBool::new(false),
-            })
+            };
+            Ok(Self::of_job(of_group, joined, self.kind, id))
         })
     }
 }

@@ -86,7 +86,9 @@ static OPENED: AtomicU64 = AtomicU64::new(0);
 /// Ids in use, one bit each: the top 16 bits of a ticket are the id of its store.
 static IDS: [AtomicU64; 1024] = [const { AtomicU64::new(0) }; 1024];
 
-fn claim_id(serial: u64) -> Result<u16> {
+/// Serial number and id of a new store.
+fn claim() -> Result<(u64, u16)> {
+    let serial = OPENED.fetch_add(1, Ordering::SeqCst) + 1;
     let start = u16::try_from(serial % (1 << 16)).unwrap_or(0);
     (0..=u16::MAX)
         .map(|step| start.wrapping_add(step))
@@ -96,6 +98,7 @@ fn claim_id(serial: u64) -> Result<u16> {
             let bit = 1u64 << (id % 64);
             IDS[usize::from(id / 64)].fetch_or(bit, Ordering::SeqCst) & bit == 0
         })
+        .map(|id| (serial, id))
         .ok_or_else(|| fail!(OutOfMemory, "create: 65,535 stores are open in this process"))
 }
 
@@ -144,8 +147,7 @@ impl Store {
         let _span = spans::enter!("open", kind = kind.name());
         let settings = Settings::new(config)?;
         sys::watch_forks();
-        let serial = OPENED.fetch_add(1, Ordering::SeqCst) + 1;
-        let id = claim_id(serial)?;
+        let (serial, id) = claim()?;
         log(Level::Info, || format!("opened {} store {serial}: {settings:?}", kind.name()));
         let local = Arc::new(Local::new(serial, id, settings, kind));
         if !kind.is_distributed() {
@@ -155,7 +157,12 @@ impl Store {
         let joined = panics::catch(|| join(&local, kind, config))
             .unwrap_or_else(|panic| Err(panics::internal(&panic)))
             .inspect_err(|_| release_id(id))?;
-        Ok(Self {
+        Ok(Self::of_job(local, joined, kind, id))
+    }
+
+    /// An open store of this id.
+    fn of_job(local: Arc<Local>, joined: JoinedJob, kind: StoreKind, id: u16) -> Self {
+        Self {
             local,
             remote: joined.remote,
             #[cfg(feature = "dist")]
@@ -164,7 +171,7 @@ impl Store {
             id,
             generation: sys::fork_generation(),
             closed: AtomicBool::new(false),
-        })
+        }
     }
 
     /// How often the lock of a job was taken that all keys share.

@@ -49,6 +49,27 @@ void options_are_checked() {
     CHECK(kv::Store("device", moved).type() == "device");
 }
 
+void a_group_is_a_store_of_its_own() {
+    kv::Store store("local");
+    CHECK_THROWS((void)store.group("", {0}), KV_ERR_INVALID_ARGUMENT, "empty");
+    CHECK_THROWS((void)store.group("g", {}), KV_ERR_INVALID_ARGUMENT, "worker 0 alone");
+    CHECK_THROWS((void)store.group("g", {-1}), KV_ERR_INVALID_ARGUMENT, "ranks begin at 0");
+    CHECK_THROWS((void)store.group(std::string_view("g\0", 2), {0}), KV_ERR_INVALID_ARGUMENT, "NUL");
+    kv::Store group = store.group("alone", {0});
+    CHECK(group.rank() == 0 && group.num_workers() == 1 && group.type() == "local");
+    const Floats ours{1, 2, 3};
+    const Floats theirs{4, 5, 6};
+    Floats out(3);
+    store.init(1, kv::view(ours));
+    group.init(1, kv::view(theirs));
+    group.pull(1, kv::view(out));
+    CHECK(out == theirs);
+    store.pull(1, kv::view(out));
+    CHECK(out == ours);
+    group.close(0s);
+    CHECK_THROWS(group.pull(1, kv::view(out)), KV_ERR_CLOSED, "closed");
+}
+
 void a_local_store_is_a_cluster_of_one() {
     kv::Store store("local");
     CHECK(store.role() == KV_ROLE_WORKER && store.rank() == 0 && store.num_workers() == 1);
@@ -226,6 +247,7 @@ int main() {
     return run("store", [] {
         stores_open_by_type();
         options_are_checked();
+        a_group_is_a_store_of_its_own();
         a_local_store_is_a_cluster_of_one();
         statistics_count();
         stores_move();

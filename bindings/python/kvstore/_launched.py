@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import os
+import threading
+from typing import Any, Optional
+
+import kvstore
+from kvstore import KVStore
 
 # What tells that a launcher has started several processes.
 _ROOTS = ("KV_ROOT", "DMLC_PS_ROOT_URI")
@@ -14,3 +19,26 @@ def type_of_store() -> str:
     is_job = any(os.environ.get(name) for name in _ROOTS)
     is_job = is_job or any(int(os.environ.get(name) or 1) > 1 for name in _SIZES)
     return "dist_sync" if is_job else "local"
+
+
+class LaunchedJob:
+    """The store of a script that a launcher may have started; the first use opens it."""
+
+    def __init__(self) -> None:
+        self._store: Optional[KVStore] = None
+        self._starting = threading.Lock()
+
+    def join(self, options: dict[str, Any]) -> KVStore:
+        """The store; options are for the first call."""
+        with self._starting:
+            if self._store is None:
+                self._store = kvstore.create(type_of_store(), **options)
+            elif options:
+                raise kvstore.InvalidArgumentError("init: the job has been joined already")
+            return self._store
+
+    def leave(self, timeout: Optional[float]) -> None:
+        """Closes the store, if it is open."""
+        if self._store is not None:
+            self._store.close(timeout)
+            self._store = None

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import atexit
 import hashlib
-import threading
 from typing import Any, Optional
 
 try:
@@ -27,14 +26,13 @@ import numpy as np
 import kvstore
 from kvstore import KVStore
 
-from ._launched import type_of_store
+from ._launched import LaunchedJob
 
 __all__ = ["Optimizer", "allreduce", "broadcast", "init", "rank", "shutdown", "size", "store"]
 
 _OPERATIONS = ("mean", "sum")
 
-_store: Optional[KVStore] = None
-_starting = threading.Lock()
+_job = LaunchedJob()
 # Lists of keys that have been made, by the structure of their trees.
 _known: dict[str, list[str]] = {}
 
@@ -44,13 +42,7 @@ def init(**options: Any) -> KVStore:
 
     The first other call does it, too. Options are those of kvstore.create().
     """
-    global _store
-    with _starting:
-        if _store is None:
-            _store = kvstore.create(type_of_store(), **options)
-        elif options:
-            raise kvstore.InvalidArgumentError("init: the job has been joined already")
-        return _store
+    return _job.join(options)
 
 
 def store() -> KVStore:
@@ -71,11 +63,8 @@ def size() -> int:
 @atexit.register
 def shutdown(timeout: Optional[float] = None) -> None:
     """Leaves the job, which may wait for the others; the end of the program does it, too."""
-    global _store
-    if _store is not None:
-        _store.close(timeout)
-        _store = None
-        _known.clear()
+    _job.leave(timeout)
+    _known.clear()
 
 
 def _leaves(tree: Any) -> tuple[list[str], list[Any], Any]:

@@ -31,7 +31,7 @@ from kvstore import KVStore
 
 from . import _native
 from ._errors import Status, error_for
-from ._launched import type_of_store
+from ._launched import LaunchedJob
 
 __all__ = ["init", "network", "rank", "shutdown", "size", "store"]
 
@@ -40,8 +40,7 @@ _HOSTS = ("machines", "workers", "nodes")
 _SIZES = ("num_machines", "num_machine")
 _LEARNERS = ("tree_learner", "tree", "tree_type", "tree_learner_type")
 
-_store: Optional[KVStore] = None
-_starting = threading.Lock()
+_job = LaunchedJob()
 
 
 class _Thread(threading.local):
@@ -58,13 +57,7 @@ def init(**options: Any) -> KVStore:
 
     The first other call does it, too. Options are those of kvstore.create().
     """
-    global _store
-    with _starting:
-        if _store is None:
-            _store = kvstore.create(type_of_store(), **options)
-        elif options:
-            raise kvstore.InvalidArgumentError("init: the job has been joined already")
-        return _store
+    return _job.join(options)
 
 
 def store() -> KVStore:
@@ -85,10 +78,7 @@ def size() -> int:
 @atexit.register
 def shutdown(timeout: Optional[float] = None) -> None:
     """Leaves the job, which may wait for the others; the end of the program does it, too."""
-    global _store
-    if _store is not None:
-        _store.close(timeout)
-        _store = None
+    _job.leave(timeout)
 
 
 @contextmanager

@@ -30,6 +30,14 @@ WAIT_SECONDS = 60
 PROGRAMS = (PREFIX / "bin" / "kvstore", Path(os.environ["KVSTORE_LIBRARY"]).parent / "kvstore")
 
 
+def output_of_job(program, workers):
+    """What a job of Python workers prints, all of which end well."""
+    job = start_job(program, workers)
+    output, _ = job.communicate(timeout=WAIT_SECONDS)
+    assert job.returncode == 0, output
+    return output
+
+
 def start_job(program, workers):
     """A job of Python workers, as a process."""
     kvstore_program = next(path for path in PROGRAMS if path.exists())

@@ -173,16 +173,8 @@ if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" and dist.get_rank() == 1:
 say(sum_of_ranks())
 dist.destroy_process_group()
 """
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += ["--nproc-per-node", "2", "--max-restarts", "1", "--monitor-interval", "0.1"]
-    result = subprocess.run(
-        [*command, str(program(INIT + text))],
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    options = ("--max-restarts", "1", "--monitor-interval", "0.1")
+    result = torchrun(2, *options, program(INIT + text), timeout=120)
     assert (result.returncode, result.stdout) == (0, "1\n1\n"), result.stderr
 
 

@@ -197,16 +197,8 @@ if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" and kt.rank() == 1:
 step()
 say("trained")
 """
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += ["--nproc-per-node", "2", "--max-restarts", "1", "--monitor-interval", "0.1"]
-    result = subprocess.run(
-        [*command, str(program(TRAIN + text))],
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    options = ("--max-restarts", "1", "--monitor-interval", "0.1")
+    result = torchrun(2, *options, program(TRAIN + text), timeout=120)
     assert (result.returncode, result.stdout) == (0, "trained\ntrained\n"), result.stderr
 
 

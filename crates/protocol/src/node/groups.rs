@@ -79,19 +79,25 @@ impl<R> Group<R> {
         let (joined, left) = (BitSet::default(), BitSet::default());
         Self { terms, part, joined, left, arrived: 0, barriers: GroupBarriers::default() }
     }
+}
 
-    /// Workers of a group that a barrier waits for.
+impl GroupBarriers {
+    /// Last barrier at which a worker has arrived.
+    fn reached(&self, rank: u32) -> u64 {
+        self.arrived.get(&rank).copied().unwrap_or(0)
+    }
+
+    /// Workers that a barrier waits for.
     fn late(&self, barrier: u64, active: &[u32]) -> Vec<Peer> {
-        let arrived = |rank: &u32| self.barriers.arrived.get(rank).copied().unwrap_or(0);
-        active.iter().filter(|rank| arrived(rank) < barrier).copied().map(Peer::worker).collect()
+        let late = active.iter().copied().filter(|rank| self.reached(*rank) < barrier);
+        late.map(Peer::worker).collect()
     }
 
     /// The last barrier, if it has opened now.
     fn opened(&mut self, active: &[u32]) -> Option<u64> {
-        let arrived = |rank: &u32| self.barriers.arrived.get(rank).copied().unwrap_or(0);
-        let open = active.iter().map(arrived).min().unwrap_or(0);
-        let is_new = open > self.barriers.told;
-        self.barriers.told = self.barriers.told.max(open);
+        let open = active.iter().map(|rank| self.reached(*rank)).min().unwrap_or(0);
+        let is_new = open > self.told;
+        self.told = self.told.max(open);
         is_new.then_some(open)
     }
 }
@@ -189,7 +195,7 @@ impl<D: Data, R: NodeRole<D>> Node<D, R> {
                 *arrived = number.max(*arrived);
             }
             Content::Ask(Ask { round, request, .. }) if is_worker => {
-                let peers = group.late(round, &group.part.active_workers());
+                let peers = group.barriers.late(round, &group.part.active_workers());
                 self.net.post(letter(id, from, Awaited { request, round, peers }, LAST));
             }
             // It may be another group of the same name.
@@ -267,7 +273,7 @@ impl<D: Data, R: NodeRole<D>> Node<D, R> {
         if group.terms.ranks.iter().all(is_out) {
             return self.end_group(id);
         }
-        if let Some(open) = group.opened(&active) {
+        if let Some(open) = group.barriers.opened(&active) {
             for (rank, arrived) in &group.barriers.arrived {
                 let released = Released { barrier: open.min(*arrived) };
                 self.net.post(letter(id, Peer::worker(*rank), released, CONTROL));
