@@ -9,6 +9,7 @@ use crate::error::Result;
 use crate::sys::sync::Mutex;
 use crate::tensor::Buffer;
 use crate::transport::{LentPart, Unwritten};
+use kvstore_checksum::CopySums;
 use kvstore_protocol::Data;
 
 /// Sizes of blocks that are pooled, in bytes.
@@ -70,6 +71,8 @@ struct BlockMemory {
     len: usize,
     /// CRC32C of the bytes, once it was computed.
     sum: OnceLock<u32>,
+    /// CRC-64 of the bytes, if it was computed when they were received.
+    digest: OnceLock<u64>,
     home: Option<Arc<BlockPool>>,
 }
 
@@ -119,7 +122,8 @@ impl BlockPool {
         assert!(len <= buffer.len(), "a block inside of its memory");
         let mut spare = self.spare.lock().blocks.pop().unwrap_or_default();
         let (buffer, home) = (Some(buffer), Some(Arc::clone(self)));
-        let memory = BlockMemory { buffer, len, sum: OnceLock::new(), home };
+        let (sum, digest) = (OnceLock::new(), OnceLock::new());
+        let memory = BlockMemory { buffer, len, sum, digest, home };
         match Arc::get_mut(&mut spare) {
             Some(empty) => *empty = memory,
             None => spare = Arc::new(memory),
@@ -175,9 +179,15 @@ impl Block {
         self.0.len
     }
 
-    /// Stores the CRC32C that a received block has.
-    pub(super) fn has_checksum(&self, sum: u32) {
-        let _ = self.0.sum.set(sum);
+    /// Stores the sums that a received block has.
+    pub(super) fn has_sums(&self, sums: CopySums) {
+        let _ = self.0.sum.set(sums.crc32c);
+        let _ = sums.crc64.map(|digest| self.0.digest.set(digest));
+    }
+
+    /// CRC-64 of the bytes, if it is known.
+    pub(crate) fn known_digest(&self) -> Option<u64> {
+        self.0.digest.get().copied()
     }
 
     /// The memory, without a copy, if the block has no other owner.
@@ -193,7 +203,7 @@ impl Drop for Block {
         let mut shared = unsafe { ManuallyDrop::take(&mut self.0) };
         let Some(memory) = Arc::get_mut(&mut shared) else { return };
         let (buffer, home) = (memory.buffer.take(), memory.home.take());
-        memory.sum = OnceLock::new();
+        (memory.sum, memory.digest) = (OnceLock::new(), OnceLock::new());
         let Some(home) = home else { return };
         let mut spare = home.spare.lock();
         buffer.into_iter().for_each(|buffer| spare.keep(buffer));
@@ -412,6 +422,12 @@ impl Bytes {
     /// The bytes, if they are in a block.
     pub(crate) fn in_block(&self) -> Option<&[u8]> {
         self.in_place().map(InPlace::bytes)
+    }
+
+    /// CRC-64 of the bytes, if it is known.
+    pub(crate) fn known_digest(&self) -> Option<u64> {
+        let InPlace { block, len, .. } = self.in_place()?;
+        block.known_digest().filter(|_| len == block.len())
     }
 
     /// The block, if this is the whole of one; it may have further owners.

@@ -6,13 +6,11 @@ use std::sync::Arc;
 
 use super::buffers::{BlockPool, Bytes, ReceiveTarget};
 use crate::transport::{Piece, Unwritten};
+use kvstore_checksum::CopySums;
 use kvstore_protocol::{
     BadFrame, Body, BundleEntry, BundleParts, Data as _, HEADER, Header, MOST_EXTENSIONS, Message,
     MessageKind, PartialFrame, VerifiedFrame, read_table,
 };
-
-/// Chunk size of a copy, in bytes: the checksum is computed while the chunk is in the cache.
-const CHUNK: usize = 16 << 10;
 
 /// Size in bytes from which values are received into their destination; for smaller ones a copy costs less
 /// than the lookup.
@@ -41,26 +39,36 @@ struct Pieces<'a, 'b> {
 }
 
 impl Pieces<'_, '_> {
-    /// Copies the next `len` bytes; returns their CRC32C, or any number if payloads have no checksums. None if
-    /// the delivery is too short.
-    fn take(&mut self, len: usize, out: &mut Unwritten<'_>) -> Option<u32> {
-        let (mut done, mut sum) = (0, 0);
-        let chunk = if self.is_summed { CHUNK } else { usize::MAX };
+    /// Copies the next `len` bytes and continues sums, unless payloads have no checksums. None if the delivery is
+    /// too short.
+    fn take_on(
+        &mut self,
+        len: usize,
+        out: &mut Unwritten<'_>,
+        mut sums: CopySums,
+    ) -> Option<CopySums> {
+        let mut done = 0;
         while done < len {
             while self.current.len() == 0 {
                 self.current = self.rest.next()?;
             }
-            let (taken, rest) =
-                self.current.split_at(self.current.len().min(len - done).min(chunk));
-            let copy = out.put(taken);
+            let (taken, rest) = self.current.split_at(self.current.len().min(len - done));
             if self.is_summed {
-                sum = kvstore_checksum::append(sum, copy);
+                out.put_summed(taken, &mut sums);
+            } else {
+                out.put(taken);
             }
             self.current = rest;
             done += taken.len();
         }
         self.left = self.left.saturating_sub(done);
-        Some(sum)
+        Some(sums)
+    }
+
+    /// Copies the next `len` bytes; returns their CRC32C, or any number if payloads have no checksums. None if
+    /// the delivery is too short.
+    fn take(&mut self, len: usize, out: &mut Unwritten<'_>) -> Option<u32> {
+        self.take_on(len, out, CopySums::default()).map(|sums| sums.crc32c)
     }
 
     /// Fills `out`, as `take`.
@@ -117,11 +125,19 @@ impl ReadMemory {
     }
 }
 
+/// Makes the blocks of received values.
+#[derive(Clone, Copy)]
+pub(super) struct ReceiveBlocks<'a> {
+    pub(super) pool: &'a Arc<BlockPool>,
+    /// Pushed values get digests while they are copied.
+    pub(super) digests_pushes: bool,
+}
+
 /// Where the bytes of frames are read to.
 pub(super) struct FrameReader<'a> {
     /// The tags of records have protected the delivery: its payloads have no checksums.
     pub(super) is_sealed: bool,
-    pub(super) blocks: &'a Arc<BlockPool>,
+    pub(super) blocks: ReceiveBlocks<'a>,
     /// Finds the destination of a value that a call waits for.
     pub(super) land: &'a dyn Fn(&Header, usize) -> Option<ReceiveTarget>,
     pub(super) memory: &'a mut ReadMemory,
@@ -157,6 +173,7 @@ pub(crate) fn read_all(
 ) -> (Vec<Message<Bytes>>, Option<BadDelivery>) {
     let mut memory = ReadMemory::default();
     let land = &|_: &Header, _| None;
+    let blocks = ReceiveBlocks { pool: blocks, digests_pushes: false };
     let mut reader = FrameReader { is_sealed, blocks, land, memory: &mut memory };
     let broken = read(len, pieces, &mut reader);
     (memory.messages.into(), broken)
@@ -206,7 +223,7 @@ fn bundle(
     let mut bundle = bundles.pop().unwrap_or_default();
     let parts = Arc::make_mut(&mut bundle);
     if entries.iter().all(|entry| entry.head.kind == MessageKind::Value) {
-        values(entries, pieces, reader.blocks, parts)?;
+        values(entries, pieces, reader.blocks.pool, parts)?;
     } else {
         for entry in entries.drain(..) {
             parts.push(part(entry, pieces, reader.blocks)?);
@@ -247,7 +264,7 @@ fn values(
 fn part(
     BundleEntry { head, payload, checksum }: BundleEntry,
     pieces: &mut Pieces<'_, '_>,
-    blocks: &Arc<BlockPool>,
+    blocks: ReceiveBlocks<'_>,
 ) -> Result<Message<Bytes>, BadDelivery> {
     let (sum, body) = body(head.kind, payload, pieces, blocks)?;
     pieces.intact(sum, checksum).map(|()| Message { head, body })
@@ -258,17 +275,19 @@ fn body(
     kind: MessageKind,
     len: usize,
     pieces: &mut Pieces<'_, '_>,
-    blocks: &Arc<BlockPool>,
+    ReceiveBlocks { pool, digests_pushes }: ReceiveBlocks<'_>,
 ) -> Result<(Option<u32>, Body<Bytes>), BadDelivery> {
     if !kind.carries_data() {
         let mut fields = vec![0; len];
         return Ok((pieces.fill(&mut fields), Body::Fields(fields)));
     }
-    let mut sum = None;
-    let fill = |room: &mut Unwritten<'_>| sum = pieces.take(len, room);
-    let block = blocks.make(len, fill).map_err(|_| BadDelivery::NoMemory)?;
-    sum.filter(|_| pieces.is_summed).into_iter().for_each(|sum| block.has_checksum(sum));
-    Ok((sum, Body::Data(Bytes::of_block(block))))
+    let is_digested = digests_pushes && kind == MessageKind::Push;
+    let start = CopySums { crc32c: 0, crc64: is_digested.then_some(0) };
+    let mut sums = None;
+    let fill = |room: &mut Unwritten<'_>| sums = pieces.take_on(len, room, start);
+    let block = pool.make(len, fill).map_err(|_| BadDelivery::NoMemory)?;
+    sums.filter(|_| pieces.is_summed).into_iter().for_each(|sums| block.has_sums(sums));
+    Ok((sums.map(|sums| sums.crc32c), Body::Data(Bytes::of_block(block))))
 }
 
 #[cfg(test)]
@@ -304,6 +323,36 @@ mod tests {
                 assert!(content.iter().copied().eq((0..=255).cycle().take(at * 37)));
                 assert_eq!(content.len(), at * 37);
             }
+        }
+    }
+
+    #[test]
+    fn pushed_values_get_digests_while_they_are_copied() {
+        let (pool, payload) = (Arc::default(), (0..=255).cycle().take(70_000).collect::<Vec<u8>>());
+        let frame = |kind| {
+            let mut bytes = Vec::new();
+            encode(&Header { kind, ..Header::default() }, &payload, &mut bytes);
+            bytes
+        };
+        let bytes = [frame(MessageKind::Push), frame(MessageKind::Value)].concat();
+        for digests_pushes in [true, false] {
+            let mut memory = ReadMemory::default();
+            let blocks = ReceiveBlocks { pool: &pool, digests_pushes };
+            let (land, is_sealed) = (&|_: &Header, _| None, false);
+            let mut reader = FrameReader { is_sealed, blocks, land, memory: &mut memory };
+            // Pieces that end inside of steps of the sums.
+            let pieces = &mut bytes.chunks(9_999).map(Piece::from);
+            assert_eq!(read(bytes.len(), pieces, &mut reader), None);
+            let digests: Vec<_> = memory
+                .messages
+                .iter()
+                .map(|message| match &message.body {
+                    Body::Data(data) => data.known_digest(),
+                    _ => panic!("values have data"),
+                })
+                .collect();
+            let digest = kvstore_checksum::crc64::crc64(&payload);
+            assert_eq!(digests, [digests_pushes.then_some(digest), None]);
         }
     }
 

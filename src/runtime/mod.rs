@@ -21,7 +21,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 pub(crate) use buffers::{Block, BlockPool, Bytes, Loan, ReceiveTarget, Receiver};
 use event_log::DropLog;
 pub(crate) use inbox::{BadDelivery, read_all};
-use inbox::{FrameReader, ReadMemory};
+use inbox::{FrameReader, ReadMemory, ReceiveBlocks};
 use outbox::{Outbox, PeerPaths};
 pub(crate) use spare_lists::SpareLists;
 
@@ -75,6 +75,11 @@ pub(crate) trait DriverHost: Send + Sync + Sized + 'static {
 
     /// A bug has stopped the driver: fails the calls that wait.
     fn broken(&self, _driver: &Driver<Self>, _bug: &Error) {}
+
+    /// Whether pushed values get digests while they are copied.
+    fn digests_pushes(&self) -> bool {
+        false
+    }
 
     /// The destination of a value of this many bytes, if a call waits for it; called with the machine locked.
     fn landing(
@@ -411,7 +416,8 @@ impl<H: DriverHost> Driver<H> {
             self.host.landing(machine, &core.registry, head, len)
         };
         let mut memory = ReadMemory::take();
-        let blocks = &self.blocks;
+        let digests_pushes = self.host.digests_pushes();
+        let blocks = ReceiveBlocks { pool: &self.blocks, digests_pushes };
         let reader = &mut FrameReader { is_sealed, blocks, land: &land, memory: &mut memory };
         let broken = inbox::read(len, pieces, reader);
         if let Some(who) = who {

@@ -46,6 +46,9 @@ thread_local! {
 
 pub(super) struct ServerDispatch {
     local: Arc<Local>,
+    /// Whether the digests of contributions are wanted: by the log, or because a round has one only, which may
+    /// become the value.
+    digests_pushes: bool,
     /// Lists that slices have given back.
     lists: Mutex<Vec<TaskList>>,
 }
@@ -75,8 +78,10 @@ pub(super) struct DispatchState {
 }
 
 impl ServerDispatch {
-    pub(super) fn new(local: Arc<Local>) -> Self {
-        Self { local, lists: Mutex::default() }
+    pub(super) fn new(local: Arc<Local>, workers: u32) -> Self {
+        let digests = &local.settings.digests;
+        let digests_pushes = digests.values && (digests.all || workers == 1);
+        Self { local, digests_pushes, lists: Mutex::default() }
     }
 
     /// Queues the actions of a machine on their slices; adds the slices that have work.
@@ -227,6 +232,10 @@ impl DriverHost for ServerDispatch {
             settings.values.then(|| DigestOptions { log: log.map(Arc::clone), all: settings.all });
         let job = DispatchState { digests, ..DispatchState::beginning_with(first) };
         DispatchStates { job, groups: BTreeMap::new() }
+    }
+
+    fn digests_pushes(&self) -> bool {
+        self.digests_pushes
     }
 
     fn todo() -> Vec<Arc<SliceQueue>> {

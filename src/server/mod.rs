@@ -63,7 +63,7 @@ impl ServerProcess {
         let whole = matches!(self.local.handling.read().merger, Merger::Updater(_));
         self.local.open_digest_log(self.kind.name(), "server", self.job.servers)?;
         let driver = Driver::start(
-            ServerDispatch::new(Arc::clone(&self.local)),
+            ServerDispatch::new(Arc::clone(&self.local), self.job.workers),
             self.job.trace.clone(),
             &|inbox| transport::open(&self.place, &inbox),
             |address, incarnation| {

@@ -13,7 +13,7 @@ use crate::local::table::{Slot, Value};
 use crate::runtime::Bytes;
 use crate::sys;
 use crate::sys::sync::Mutex;
-use kvstore_protocol::{SliceDigest, SliceName};
+use kvstore_protocol::{Data as _, SliceDigest, SliceName};
 
 /// What the slices of a server digest.
 #[derive(Clone)]
@@ -32,6 +32,8 @@ pub(super) struct RoundEnd {
     pub(super) failed: bool,
     /// Whether the value is the only contribution now.
     pub(super) is_contribution: bool,
+    /// The digest of the value, if it was received with it.
+    pub(super) received: Option<RunDigest>,
 }
 
 /// The place of a slice in its key, and its digests. Its lock is held for copies alone, because observers wait for
@@ -96,7 +98,8 @@ impl SliceDigests {
 
     /// Notes a contribution to the open round.
     pub(super) fn add(&self, first: bool, rank: u64, data: &Bytes) {
-        self.note(first, rank, || data.read(RunDigest::of));
+        let known = data.known_digest().map(|sum| RunDigest { sum, len: data.len() });
+        self.note(first, rank, || known.or_else(|| data.read(RunDigest::of)));
     }
 
     /// Notes a contribution to rows: the digest is that of each row's number in the key (8 bytes) and its
@@ -142,11 +145,11 @@ impl SliceDigests {
         value: &Value,
         handling: &Handling,
     ) {
-        let RoundEnd { round, weight, failed, is_contribution } = end;
+        let RoundEnd { round, weight, failed, is_contribution, received } = end;
         let pushes = self.options.all.then(|| std::mem::take(&mut *self.pushes.lock()));
         let digest = match pushes.as_deref() {
             Some([(_, only)]) if is_contribution => *only,
-            _ => RunDigest::of(stored),
+            _ => received.unwrap_or_else(|| RunDigest::of(stored)),
         };
         let optimizer = handling.merger_of(slot.key).optimizer().filter(|_| self.options.all);
         let states: SmallVec<[_; 4]> = state_runs(optimizer, value).collect();

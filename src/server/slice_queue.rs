@@ -244,7 +244,8 @@ impl SliceQueue {
         if let Some(digests) = self.digests() {
             let is_contribution = matches!(closed, Ok(true));
             let weight = state.weights.closed().total_weight;
-            let end = RoundEnd { round, weight, failed: closed.is_err(), is_contribution };
+            let (failed, received) = (closed.is_err(), state.received_digest());
+            let end = RoundEnd { round, weight, failed, is_contribution, received };
             state.with_stored(of.slot, |stored, value| {
                 digests.close((of.slot, end), stored, value, handling);
             });

@@ -77,6 +77,12 @@ impl SliceValue {
         work(&stored[..slot.bytes()], &value);
     }
 
+    /// The digest of the stored value, if it was received with one.
+    pub(super) fn received_digest(&self) -> Option<RunDigest> {
+        let shared = self.shared.as_ref()?;
+        shared.known_digest().map(|sum| RunDigest { sum, len: shared.len() as u64 })
+    }
+
     fn extras_mut(&mut self) -> &mut SliceExtras {
         self.extras.get_or_insert_default()
     }

@@ -6,6 +6,8 @@ use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::sync::atomic::{Ordering, compiler_fence};
 
+use kvstore_checksum::CopySums;
+
 /// A part of a delivery. It is read only by copying it.
 #[derive(Clone, Copy)]
 pub(crate) struct Piece<'a> {
@@ -46,6 +48,12 @@ impl Piece<'_> {
         compiler_fence(Ordering::SeqCst);
     }
 
+    fn copy_summed_to(self, out: &mut [MaybeUninit<u8>], sums: &mut CopySums) {
+        assert_eq!(out.len(), self.len, "a copy of the piece");
+        // SAFETY: as in `copy_to`.
+        unsafe { kvstore_checksum::copy(self.start, out.as_mut_ptr().cast(), self.len, sums) };
+    }
+
     /// A copy of the bytes.
     #[cfg(any(fuzzing, test))]
     pub(crate) fn to_vec(self) -> Vec<u8> {
@@ -74,16 +82,22 @@ impl<'a> Unwritten<'a> {
         Self { memory, len: 0 }
     }
 
-    /// Appends a copy of a piece, and returns the copy.
+    /// Appends a copy of a piece.
     ///
     /// # Panics
     /// There is less space.
-    pub(crate) fn put(&mut self, piece: Piece<'_>) -> &[u8] {
-        let place = &mut self.memory[self.len..][..piece.len];
-        piece.copy_to(place);
+    pub(crate) fn put(&mut self, piece: Piece<'_>) {
+        piece.copy_to(&mut self.memory[self.len..][..piece.len]);
         self.len += piece.len;
-        // SAFETY: all of these bytes were written just now.
-        unsafe { std::slice::from_raw_parts(place.as_ptr().cast(), place.len()) }
+    }
+
+    /// Appends a copy of a piece, and continues its sums.
+    ///
+    /// # Panics
+    /// There is less space.
+    pub(crate) fn put_summed(&mut self, piece: Piece<'_>, sums: &mut CopySums) {
+        piece.copy_summed_to(&mut self.memory[self.len..][..piece.len], sums);
+        self.len += piece.len;
     }
 
     /// Writes zeros to the rest, and returns it for other content.
@@ -122,9 +136,11 @@ mod tests {
     fn memory_without_a_value_is_written_once_from_its_front() {
         let mut memory = [const { MaybeUninit::uninit() }; 10];
         let mut room = Unwritten::new(&mut memory);
-        assert_eq!(room.put(Piece::from(&b"abc"[..])), b"abc");
-        assert_eq!(room.put(Piece::from(&b""[..])), b"");
-        assert_eq!(room.put(Piece::from(&b"defg"[..])), b"defg");
+        room.put(Piece::from(&b"abc"[..]));
+        room.put(Piece::from(&b""[..]));
+        let mut sums = CopySums::default();
+        room.put_summed(Piece::from(&b"defg"[..]), &mut sums);
+        assert_eq!(sums.crc32c, kvstore_checksum::crc32c(b"defg"));
         let rest = room.zeroed();
         assert_eq!(rest, [0; 3]);
         rest[1] = 9;

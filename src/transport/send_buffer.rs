@@ -8,6 +8,7 @@ use smallvec::SmallVec;
 use super::shm::RingReservation;
 use super::tls::{content_mut, records_len, write_content};
 use crate::sys::sync::Mutex;
+use kvstore_checksum::CopySums;
 
 /// Maximum number of spare buffers of one size.
 const MOST_SPARE: usize = 16;
@@ -18,8 +19,6 @@ const SMALL: usize = 8 << 10;
 /// Maximum size of buffers that are reused, in bytes. Larger buffers are rare.
 const MOST_KEPT: usize = 2 << 20;
 
-/// Chunk size of a copy, in bytes: the checksum is computed while the chunk is in the cache.
-const CHUNK: usize = 16 << 10;
 /// Size of most parts of frames that are no payloads, in bytes.
 const FEW: usize = 256;
 
@@ -142,22 +141,22 @@ impl SendBuffer {
         self.len += bytes.len();
     }
 
-    /// Whether the tags of records protect the content: frames need no checksums of their payloads.
-    pub(crate) fn is_sealed(&self) -> bool {
-        matches!(self.memory, SendMemory::Records(..))
-    }
-
     /// Appends a copy of these bytes; returns their CRC32C, or 0 if the buffer is sealed.
     pub(crate) fn copy_summed(&mut self, bytes: &[u8]) -> u32 {
-        if self.is_sealed() {
-            self.copy(bytes);
-            return 0;
+        let mut sums = CopySums::default();
+        match &mut self.memory {
+            SendMemory::Own(own) => {
+                let place = &mut own.bytes[self.len..][..bytes.len()];
+                kvstore_checksum::copy_slice(bytes, place, &mut sums);
+            }
+            SendMemory::Records(..) => {
+                self.copy(bytes);
+                return 0;
+            }
+            SendMemory::Shared(claim) => claim.write_summed(self.len, bytes, &mut sums),
         }
-        // Each chunk is read a second time while it is in the cache.
-        bytes.chunks(CHUNK).fold(0, |sum, chunk| {
-            self.copy(chunk);
-            kvstore_checksum::append(sum, chunk)
-        })
+        self.len += bytes.len();
+        sums.crc32c
     }
 
     /// Leaves space for `len` bytes; returns its offset, for `fill`.

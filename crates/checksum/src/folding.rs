@@ -11,7 +11,7 @@ use std::arch::x86_64::{
 };
 
 /// Bytes of one register, and of one step.
-const WIDE: usize = 64;
+pub(crate) const WIDE: usize = 64;
 pub(crate) const STEP: usize = 4 * WIDE;
 
 /// Minimum bytes: shorter inputs are faster without folding.
@@ -37,18 +37,22 @@ const fn factors(bytes: u32) -> (i64, i64) {
     (power(bits + 32), power(bits - 32))
 }
 
-const BY_STEP: (i64, i64) = factors(256);
-const BY_WIDE: (i64, i64) = factors(64);
+pub(crate) const BY_STEP: (i64, i64) = factors(256);
+pub(crate) const BY_WIDE: (i64, i64) = factors(64);
 const BY_LANE: (i64, i64) = factors(16);
 
-/// Appends all whole steps to the sum; gives it, and the remaining bytes.
-pub(super) fn append(sum: u32, bytes: &[u8]) -> (u32, &[u8]) {
-    let can = is_x86_feature_detected!("avx512f")
+/// Whether the processor has the instructions.
+pub(crate) fn is_there() -> bool {
+    is_x86_feature_detected!("avx512f")
         && is_x86_feature_detected!("avx512dq")
         && is_x86_feature_detected!("vpclmulqdq")
         && is_x86_feature_detected!("pclmulqdq")
-        && is_x86_feature_detected!("sse4.2");
-    if !can || bytes.len() < LEAST {
+        && is_x86_feature_detected!("sse4.2")
+}
+
+/// Appends all whole steps to the sum; gives it, and the remaining bytes.
+pub(super) fn append(sum: u32, bytes: &[u8]) -> (u32, &[u8]) {
+    if bytes.len() < LEAST || !is_there() {
         return (sum, bytes);
     }
     let (steps, rest) = bytes.as_chunks::<STEP>();
@@ -58,8 +62,18 @@ pub(super) fn append(sum: u32, bytes: &[u8]) -> (u32, &[u8]) {
 
 #[target_feature(enable = "avx512f,avx512dq,vpclmulqdq,pclmulqdq,sse4.2")]
 fn fold(sum: u32, steps: &[[u8; STEP]]) -> u32 {
-    let start = _mm_set_epi64x(0, (!sum).into());
-    let Some([mut last, rest @ ..]) = fold_wide(start, steps, BY_STEP, BY_WIDE) else { return sum };
+    fold_wide(start(sum), steps, (BY_STEP, BY_WIDE)).map_or(sum, |lanes| end(lanes))
+}
+
+/// What is added to the first 16 bytes behind those with a sum.
+#[target_feature(enable = "sse4.2")]
+pub(crate) fn start(sum: u32) -> __m128i {
+    _mm_set_epi64x(0, (!sum).into())
+}
+
+/// The sum of what adjacent lanes hold.
+#[target_feature(enable = "pclmulqdq,sse4.2")]
+pub(crate) fn end([mut last, rest @ ..]: [__m128i; 4]) -> u32 {
     for lane in rest {
         last = one_further(last, BY_LANE, lane);
     }
@@ -68,35 +82,59 @@ fn fold(sum: u32, steps: &[[u8; STEP]]) -> u32 {
     !u32::try_from(sum).expect("32 bits")
 }
 
-/// Folds all steps behind a start, which is added to the first 16 bytes, into four adjacent lanes of 16 bytes; None
-/// without a step. The factors shift by a step, and by a register.
+/// Folds all steps behind a start into four adjacent lanes of 16 bytes; None without a step. The factors shift by a
+/// step, and by a register.
 #[target_feature(enable = "avx512f,avx512dq,vpclmulqdq")]
 pub(crate) fn fold_wide(
     start: __m128i,
     steps: &[[u8; STEP]],
-    by_step: (i64, i64),
-    by_wide: (i64, i64),
+    (by_step, by_wide): ((i64, i64), (i64, i64)),
 ) -> Option<[__m128i; 4]> {
     let (first, steps) = steps.split_first()?;
-    let mut all = load(first);
-    all[0] = _mm512_xor_si512(all[0], _mm512_zextsi128_si512(start));
-    let factors = pair(by_step);
+    let mut fold = WideFold::new(start, load(first), by_step);
     for step in steps {
-        for (sum, next) in all.iter_mut().zip(load(step)) {
-            *sum = further(*sum, factors, next);
+        fold.add(load(step));
+    }
+    Some(fold.end(by_wide))
+}
+
+/// Steps that are folded one after the other.
+#[derive(Clone, Copy)]
+pub(crate) struct WideFold {
+    all: [__m512i; 4],
+    by_step: __m512i,
+}
+
+impl WideFold {
+    /// A first step, and the start that is added to its first 16 bytes. The factors shift by a step.
+    #[target_feature(enable = "avx512f,avx512dq")]
+    pub(crate) fn new(start: __m128i, mut first: [__m512i; 4], by_step: (i64, i64)) -> Self {
+        first[0] = _mm512_xor_si512(first[0], _mm512_zextsi128_si512(start));
+        Self { all: first, by_step: pair(by_step) }
+    }
+
+    #[target_feature(enable = "avx512f,vpclmulqdq")]
+    pub(crate) fn add(&mut self, step: [__m512i; 4]) {
+        for (sum, next) in self.all.iter_mut().zip(step) {
+            *sum = further(*sum, self.by_step, next);
         }
     }
-    let factors = pair(by_wide);
-    let [first, second, third, fourth] = all;
-    let one = further(first, factors, second);
-    let one = further(one, factors, third);
-    let one = further(one, factors, fourth);
-    Some([
-        _mm512_extracti64x2_epi64::<0>(one),
-        _mm512_extracti64x2_epi64::<1>(one),
-        _mm512_extracti64x2_epi64::<2>(one),
-        _mm512_extracti64x2_epi64::<3>(one),
-    ])
+
+    /// Four adjacent lanes of 16 bytes. The factors shift by a register.
+    #[target_feature(enable = "avx512f,avx512dq,vpclmulqdq")]
+    pub(crate) fn end(self, by_wide: (i64, i64)) -> [__m128i; 4] {
+        let factors = pair(by_wide);
+        let [first, second, third, fourth] = self.all;
+        let one = further(first, factors, second);
+        let one = further(one, factors, third);
+        let one = further(one, factors, fourth);
+        [
+            _mm512_extracti64x2_epi64::<0>(one),
+            _mm512_extracti64x2_epi64::<1>(one),
+            _mm512_extracti64x2_epi64::<2>(one),
+            _mm512_extracti64x2_epi64::<3>(one),
+        ]
+    }
 }
 
 #[target_feature(enable = "avx512f")]

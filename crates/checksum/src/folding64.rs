@@ -25,8 +25,8 @@ const fn factors(bytes: u32) -> (i64, i64) {
     (power(bits + 63).cast_signed(), power(bits - 1).cast_signed())
 }
 
-const BY_WIDE_STEP: (i64, i64) = factors(256);
-const BY_STEP: (i64, i64) = factors(64);
+pub(crate) const BY_WIDE_STEP: (i64, i64) = factors(256);
+pub(crate) const BY_STEP: (i64, i64) = factors(64);
 const BY_LANE: (i64, i64) = factors(16);
 
 /// The quotient of x^128 and the polynomial, with its bits reversed: the 64 highest of 65. The lowest one would
@@ -52,10 +52,7 @@ pub(super) fn append(sum: u64, bytes: &[u8]) -> (u64, &[u8]) {
     if bytes.len() < LEAST || !narrow {
         return (sum, bytes);
     }
-    let wide = is_x86_feature_detected!("avx512f")
-        && is_x86_feature_detected!("avx512dq")
-        && is_x86_feature_detected!("vpclmulqdq");
-    if bytes.len() >= LEAST_WIDE && wide {
+    if bytes.len() >= LEAST_WIDE && folding::is_there() {
         let (steps, rest) = bytes.as_chunks::<WIDE_STEP>();
         // SAFETY: the processor has the instructions, as checked above.
         return (unsafe { fold_wide(sum, steps) }, rest);
@@ -69,7 +66,7 @@ pub(super) fn append(sum: u64, bytes: &[u8]) -> (u64, &[u8]) {
 fn fold(sum: u64, steps: &[[u8; STEP]]) -> u64 {
     let Some((first, steps)) = steps.split_first() else { return sum };
     let mut all = load(first);
-    all[0] = _mm_xor_si128(all[0], _mm_set_epi64x(0, (!sum).cast_signed()));
+    all[0] = _mm_xor_si128(all[0], start(sum));
     for step in steps {
         for (sum, next) in all.iter_mut().zip(load(step)) {
             *sum = one_further(*sum, BY_STEP, next);
@@ -80,13 +77,19 @@ fn fold(sum: u64, steps: &[[u8; STEP]]) -> u64 {
 
 #[target_feature(enable = "avx512f,avx512dq,vpclmulqdq,pclmulqdq,sse4.1")]
 fn fold_wide(sum: u64, steps: &[[u8; WIDE_STEP]]) -> u64 {
-    let start = _mm_set_epi64x(0, (!sum).cast_signed());
-    folding::fold_wide(start, steps, BY_WIDE_STEP, BY_STEP).map_or(sum, |lanes| end(lanes))
+    let factors = (BY_WIDE_STEP, BY_STEP);
+    folding::fold_wide(start(sum), steps, factors).map_or(sum, |lanes| end(lanes))
+}
+
+/// What is added to the first 16 bytes behind those with a digest.
+#[target_feature(enable = "sse4.1")]
+pub(crate) fn start(sum: u64) -> __m128i {
+    _mm_set_epi64x(0, (!sum).cast_signed())
 }
 
 /// The digest of what adjacent lanes hold.
 #[target_feature(enable = "pclmulqdq,sse4.1")]
-fn end([mut last, rest @ ..]: [__m128i; 4]) -> u64 {
+pub(crate) fn end([mut last, rest @ ..]: [__m128i; 4]) -> u64 {
     for lane in rest {
         last = one_further(last, BY_LANE, lane);
     }

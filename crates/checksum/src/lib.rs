@@ -1,12 +1,15 @@
 //! CRC-32C (also called: Castagnoli; RFC 3720, section 12.1), the checksum of files and messages, and
 //! CRC-64/NVME, the digest of values.
 
+mod copy;
 pub mod crc64;
 #[cfg(target_arch = "x86_64")]
 mod folding;
 #[cfg(target_arch = "x86_64")]
 mod folding64;
 mod tables64;
+
+pub use copy::{CopySums, copy, copy_slice};
 
 /// The checksum of `bytes`.
 #[must_use]

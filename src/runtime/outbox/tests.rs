@@ -4,6 +4,7 @@ use super::*;
 use crate::runtime::buffers::{BlockPool, Loan};
 use crate::runtime::inbox::read_all;
 use crate::transport::{Exchange, Inbox, Piece};
+use kvstore_checksum::CopySums;
 use kvstore_protocol::testing::encode;
 use kvstore_protocol::{Data, Header, MessageKind, Role};
 
@@ -29,13 +30,17 @@ impl Inbox for Keeper {
     fn down(&self, _: &str) {}
 }
 
+fn sums_of(bytes: &[u8]) -> CopySums {
+    CopySums { crc32c: kvstore_checksum::crc32c(bytes), crc64: None }
+}
+
 #[test]
 fn frames_are_the_same_wherever_their_values_lie() {
     let blocks: Arc<BlockPool> = Arc::default();
     let value: Vec<u8> = (0..251).cycle().take(3 * LENT).collect();
     let block = || blocks.join(&[&value]).unwrap();
     let (summed, whole) = (block(), Bytes::of_block(block()));
-    summed.has_checksum(kvstore_checksum::crc32c(&value));
+    summed.has_sums(sums_of(&value));
     let summed = Bytes::of_block(summed);
     let parts = [(0, value.len()), (1, LENT), (LENT, LENT - 1), (7, 0)];
     let (mut batch, mut expected) = (Vec::new(), Vec::new());
@@ -71,7 +76,7 @@ fn a_bundle_is_read_as_it_was_written_or_not_at_all() {
     let blocks: Arc<BlockPool> = Arc::default();
     let value: Vec<u8> = (0..251).cycle().take(300).collect();
     let block = blocks.join(&[&value]).unwrap();
-    block.has_checksum(kvstore_checksum::crc32c(&value));
+    block.has_sums(sums_of(&value));
     let block = Bytes::of_block(block);
     let loan = Arc::new(Loan::of_static(&[3; 300]));
     let lent = Bytes::of_loan(Arc::clone(&loan), 300);

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::transport::Piece;
+use kvstore_checksum::CopySums;
 
 const NAME: &std::ffi::CStr = c"kvstore";
 /// Seals that fix the file's size: a process cannot make its peer read beyond the end.
@@ -242,12 +243,26 @@ impl WriteRange {
     /// # Panics
     /// They are not inside the range.
     pub(super) fn write(&mut self, at: usize, bytes: &[u8]) {
-        let fits = at.checked_add(bytes.len()).is_some_and(|end| end <= self.len);
-        assert!(fits, "inside of the range");
-        let start = self.segment.place(self.at + at, bytes.len());
+        let start = self.place(at, bytes.len());
         // SAFETY: inside the mapping, and exclusive in this process by the promise of `new`. A receiver that
         // writes there changes only what it reads itself.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), start, bytes.len()) };
+    }
+
+    /// Copies bytes to an offset of the range, and continues their sums.
+    ///
+    /// # Panics
+    /// They are not inside the range.
+    pub(super) fn write_summed(&mut self, at: usize, bytes: &[u8], sums: &mut CopySums) {
+        let start = self.place(at, bytes.len());
+        // SAFETY: as in `write`.
+        unsafe { kvstore_checksum::copy(bytes.as_ptr(), start, bytes.len(), sums) };
+    }
+
+    fn place(&self, at: usize, len: usize) -> *mut u8 {
+        let fits = at.checked_add(len).is_some_and(|end| end <= self.len);
+        assert!(fits, "inside of the range");
+        self.segment.place(self.at + at, len)
     }
 }
 

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use super::handover;
 use super::offer::SegmentOffer;
 use super::segment::{QUEUE, Segment, WriteRange, taken};
+use kvstore_checksum::CopySums;
 
 /// Size of a ring in bytes: more than are in flight, so that a full ring is rare.
 const SIZE: usize = 8 << 20;
@@ -46,6 +47,16 @@ impl RingReservation {
     /// Copies bytes to an offset of the space.
     pub(in crate::transport) fn write(&mut self, at: usize, bytes: &[u8]) {
         self.place.write(at, bytes);
+    }
+
+    /// Copies bytes to an offset of the space, and continues their sums.
+    pub(in crate::transport) fn write_summed(
+        &mut self,
+        at: usize,
+        bytes: &[u8],
+        sums: &mut CopySums,
+    ) {
+        self.place.write_summed(at, bytes, sums);
     }
 }
 
