@@ -326,7 +326,7 @@ fn a_late_worker_of_a_group_is_named_by_its_rank_in_the_job() {
 /// The abort of a worker ends the rounds of its groups, and of the job; the other group goes on.
 #[test]
 fn a_lost_worker_ends_its_groups_only() {
-    let job = Job::new(3, 2).with("peer_timeout_ms", 1_500);
+    let job = Job::new(3, 2);
     let others = job.start();
     let opened = job.open_all(&others.root).into_iter().map(Result::unwrap);
     let workers: Vec<Arc<Store>> = opened.map(Arc::new).collect();

@@ -132,7 +132,7 @@ impl WorkerStore {
         let len = usize::try_from(len).unwrap_or(usize::MAX);
         self.driver.blocks.make(len, |room| {
             for part in &parts {
-                part.read(|bytes| _ = room.put(bytes.into()));
+                part.read(|bytes| room.put(bytes.into()));
             }
         })
     }
