@@ -44,6 +44,7 @@ fn any_header(random: &mut Random) -> Header {
         codec: short(random),
         weight: random.next(),
         part: random.next(),
+        scale: random.next(),
         ..Header::default()
     }
 }
@@ -135,6 +136,7 @@ fn a_bundle_has_the_fields_of_its_parts_and_is_otherwise_of_its_frame() {
                 codec: of_part.codec,
                 weight: of_part.weight,
                 part: of_part.part,
+                scale: of_part.scale,
                 ..bundle.head.clone()
             };
             assert_eq!((&read.head, content(read)), (&expected, content(part)), "seed {seed}");
