@@ -153,7 +153,6 @@ impl Store {
     pub fn set_clipping(&self, max_norm: f64, non_finite: NonFinite) -> Result<()> {
         let call = "set_clipping";
         self.enter(CallClass::Work, |local| {
-            self.check_clips(call)?;
             if max_norm.is_nan() || max_norm < 0.0 {
                 return Err(fail!(
                     InvalidArgument,
@@ -161,7 +160,10 @@ impl Store {
                 ));
             }
             log(Level::Debug, || format!("clipping at the norm {max_norm}"));
-            local.set_clipping((max_norm > 0.0).then_some(Clipping { max_norm, non_finite }))
+            match &self.remote {
+                Some(remote) => remote.set_clipping(max_norm, non_finite),
+                None => local.set_clipping(Clipping::new(max_norm, non_finite)),
+            }
         })
     }
 
@@ -172,21 +174,9 @@ impl Store {
     /// `Unsupported` in a job.
     pub fn last_norm(&self) -> Result<LastNorm> {
         self.enter(CallClass::Now, |local| {
-            self.check_clips("last_norm")?;
+            self.remote.as_ref().map_or(Ok(()), |remote| remote.check_last_norm())?;
             Ok(local.applier.counters.last_norm())
         })
-    }
-
-    /// Refuses to clip in a job.
-    fn check_clips(&self, call: &str) -> Result<()> {
-        match &self.remote {
-            Some(_) => Err(fail!(
-                Unsupported,
-                "{call}: jobs do not clip by the norm of all keys yet; sum the gradients by allreduce and clip \
-                 on the workers, as DistributedOptimizer of kvstore.torch does, or use a local store"
-            )),
-            None => Ok(()),
-        }
     }
 
     /// Encodes and decodes each value of every push after this call with a codec, as workers and servers do;
