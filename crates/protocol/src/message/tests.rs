@@ -576,7 +576,7 @@ fn extension_fields_of_a_later_release_are_skipped_and_counted() {
 fn extension_fields_that_do_not_make_up_their_length_are_refused() {
     let part = |seed| {
         let mut part = any_part(&mut Random::new(seed));
-        (part.head.weight, part.head.part) = (0, 0);
+        (part.head.weight, part.head.part, part.head.scale) = (0, 0, 0);
         part
     };
     let plain = write_frame(&part(5));

@@ -34,7 +34,7 @@ pub(super) fn part_of(key: u64, rank: u32, round: u64) -> u64 {
 /// Scale of the round of a push, as the bits of a message; a quarter of the pushes have one.
 pub(super) fn scale_of(key: u64, rank: u32, round: u64) -> u64 {
     let number = key + u64::from(rank) + 3 * round;
-    if number.is_multiple_of(4) { number << 20 | 1 } else { 0 }
+    if number % 4 == 1 { number << 20 | 1 } else { 0 }
 }
 
 /// Merge rule of a setting: none replaces the value; a setting halves it and adds the scaled sum.
