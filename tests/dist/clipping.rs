@@ -19,7 +19,7 @@ const LR: f64 = 0.1;
 fn number(rank: usize, step: usize, key: usize, at: usize) -> f32 {
     let angle = (at * 13 + rank * 7 + step * 5 + key * 3) as f32 * 0.11;
     // Every other step has a small norm.
-    let size = if step % 2 == 0 { 3.0 } else { 0.001 };
+    let size = if step.is_multiple_of(2) { 3.0 } else { 0.001 };
     angle.sin() * size * 10f32.powi(((at + rank) % 4) as i32 - 2)
 }
 
@@ -252,7 +252,6 @@ fn keys_without_a_rule_are_neither_counted_nor_scaled() {
         let (mut two, mut whole) = ([0f32; 2], [0i64]);
         let mut outs = [(&mut out).into(), (&mut two).into(), (&mut whole).into()];
         store.pushpull_list(&keys, &values, &keys, &mut outs).unwrap();
-        drop(outs);
         assert_eq!((out[4_999], whole), (7.0, [10]));
         assert_eq!(store.last_norm().unwrap().norm, 50.0);
         let scale = factor(1.0, 50.0) as f32;
@@ -411,7 +410,7 @@ fn a_worker_that_is_gone_fails_the_pushes_of_others_with_its_name() {
         std::thread::sleep(Duration::from_millis(100));
         drop(second);
         let text = waits.join().unwrap();
-        assert!(text.contains("worker 1") && text.contains("nothing was pushed"), "{text}");
+        assert!(text.contains("worker 1") && text.contains("has pushed nothing"), "{text}");
     });
     drop(first);
     others.end();
@@ -430,6 +429,8 @@ fn a_worker_that_does_not_push_is_named_in_time_and_its_next_push_is_one_of_all(
             if rank == 0 {
                 let text = failure(push(), Timeout);
                 assert!(text.contains("worker 1"), "{text}");
+                // Worker 1 has learnt of it then.
+                std::thread::sleep(Duration::from_millis(500));
             }
             store.barrier(LIMIT).unwrap();
             if rank == 1 {
@@ -445,6 +446,56 @@ fn a_worker_that_does_not_push_is_named_in_time_and_its_next_push_is_one_of_all(
             assert_eq!(store.last_round(1u64).unwrap().round, 2);
         });
     }
+}
+
+/// Workers may intern and initialise names in any order.
+#[test]
+fn names_are_measured_in_one_order() {
+    let norms = Job::new(2, 2).run(|store, rank| {
+        let mut names: Vec<(usize, String)> = (0..9).map(|at| (at, format!("layer{at}"))).collect();
+        if rank == 1 {
+            names.reverse();
+        }
+        let keys: Vec<Key> = names.iter().map(|(_, name)| store.intern(name).unwrap()).collect();
+        let values: Vec<[f32; 3]> = names
+            .iter()
+            .map(|(at, _)| [1.0, 0.1, 7.0].map(|it| it * 0.3f32.powi(*at as i32)))
+            .collect();
+        let tensors: Vec<Tensor<'_>> = values.iter().map(Tensor::from).collect();
+        // A worker waits for the key's first value of worker 0, so both have one order here.
+        for at in 0..9 {
+            let key = store.intern(&format!("layer{at}")).unwrap();
+            store.init(key, &[0f32; 3]).unwrap();
+        }
+        store.set_optimizer("sgd", "learning_rate=1").unwrap();
+        store.set_clipping(1.0, NonFinite::Skip).unwrap();
+        store.push_list(&keys, &tensors).unwrap();
+        store.last_norm().unwrap().norm
+    });
+    assert_eq!(norms[0].to_bits(), norms[1].to_bits());
+    let squares = (0..9).map(|at| 200.04 * 0.09f64.powi(at));
+    assert!((norms[0] - squares.sum::<f64>().sqrt()).abs() < 1e-5, "{norms:?}");
+}
+
+#[test]
+fn workers_in_other_rounds_are_told_until_a_resume() {
+    Job::new(2, 1).run(|store, rank| {
+        store.init(1u64, &[1f32; 2]).unwrap();
+        store.set_optimizer("sgd", "learning_rate=1").unwrap();
+        if rank == 0 {
+            store.push(1u64, &[0.5f32; 2]).unwrap();
+        }
+        store.set_clipping(1.0, NonFinite::Skip).unwrap();
+        for _ in 0..2 {
+            failure(store.push(1u64, &[[3f32, 0.0], [0.0, 4.0]][rank]), Differs);
+        }
+        store.resume(LIMIT).unwrap();
+        store.push(1u64, &[[3f32, 0.0], [0.0, 4.0]][rank]).unwrap();
+        let mut out = [0f32; 2];
+        store.pull(1u64, &mut out).unwrap();
+        let scale = factor(1.0, 5.0) as f32;
+        assert_eq!(out, [0.5 - 3.0 * scale, 0.5 - 4.0 * scale]);
+    });
 }
 
 #[test]
@@ -496,6 +547,8 @@ fn what_is_not_clipped_in_jobs_is_refused_with_the_way_around() {
         assert!(text.contains("codec"), "{text}");
         let text = failure(store.set_weight(2.0), Unsupported);
         assert!(text.contains("weight") && text.contains("rescale_grad"), "{text}");
+        let text = failure(store.push_owned(1u64, vec![1f32; 4], 0).map(drop), Unsupported);
+        assert!(text.contains("ticket") && text.contains("the call that waits"), "{text}");
         let rows = Tensor::new(&[1f32; 2], &[1, 2]).unwrap();
         let text = failure(store.push_rows(2u64, &[1i64], rows), Unsupported);
         assert!(text.contains("rows are not clipped"), "{text}");

@@ -38,14 +38,14 @@ const MOST_BYTES: usize = 64 << 20;
 const WHOLE: usize = 16 << 10;
 
 /// The gradient of a key in a call that is clipped.
-struct Gradient<'a> {
+struct KeyGradient<'a> {
     group: &'a KeyGroup,
     rescale: f64,
     /// Its blocks among those of all gradients of the call.
     blocks: Range<usize>,
 }
 
-impl Gradient<'_> {
+impl KeyGradient<'_> {
     fn slot(&self) -> &Slot {
         &self.group.slot
     }
@@ -63,13 +63,13 @@ struct ClippedCall<'a> {
 
 /// Gradients of one dtype that are summed together, one behind the other.
 struct Batch<'a> {
-    gradients: Vec<&'a Gradient<'a>>,
+    gradients: Vec<&'a KeyGradient<'a>>,
     dtype: DType,
 }
 
 /// Consecutive elements of a gradient, from the start of a block on.
 struct BlockRun<'a> {
-    gradient: &'a Gradient<'a>,
+    gradient: &'a KeyGradient<'a>,
     count: usize,
 }
 
@@ -101,26 +101,24 @@ impl WorkerStore {
         let mut clipped = ClippedCall { name, values, fingerprint, deadline, begun: 0 };
         let squares = self.squares(&gradients, &mut clipped)?;
         let mut norm = GlobalNorm::default();
-        for Gradient { group, rescale, blocks } in &gradients {
+        for KeyGradient { group, rescale, blocks } in &gradients {
             let of_key = squares[blocks.clone()].iter().fold(0.0, |all, sum| all + sum);
             norm.add(group.slot.key, *rescale, of_key);
         }
-        match self.local.applier.factor(call, &norm, clipping)? {
-            Some(factor) => Ok((factor < 1.0).then_some(factor)),
-            None => {
-                skip(&mut plan.groups);
-                Ok(None)
-            }
+        let factor = self.local.applier.factor(call, &norm, clipping)?;
+        if factor.is_none() {
+            skip(&mut plan.groups);
         }
+        Ok(factor.filter(|factor| *factor < 1.0))
     }
 
     /// The gradients of a call, in ascending order of their keys: workers may have initialised names in any order.
-    fn gradients<'a>(&self, plan: &'a Plan) -> Vec<Gradient<'a>> {
+    fn gradients<'a>(&self, plan: &'a Plan) -> Vec<KeyGradient<'a>> {
         let handling = self.local.handling.read();
         let pushed = plan.groups.iter().filter(|group| !group.values.is_empty());
         let gradient = |group: &'a KeyGroup| {
             let rescale = handling.rescale_of(group.slot.key, group.slot.dtype)?;
-            Some(Gradient { group, rescale, blocks: 0..0 })
+            Some(KeyGradient { group, rescale, blocks: 0..0 })
         };
         let mut all: Vec<_> = pushed.filter_map(gradient).collect();
         all.sort_unstable_by_key(|it| it.slot().key.id());
@@ -134,7 +132,7 @@ impl WorkerStore {
     }
 
     /// Hash of what all workers have alike: the keys of a push with their rounds, and the setting.
-    fn fingerprint(&self, gradients: &[Gradient<'_>], clipping: Clipping) -> Result<u32> {
+    fn fingerprint(&self, gradients: &[KeyGradient<'_>], clipping: Clipping) -> Result<u32> {
         let mut bytes = Vec::with_capacity(gradients.len() * 5 * size_of::<u64>());
         let mut put = |number: u64| bytes.extend_from_slice(&number.to_le_bytes());
         put(clipping.max_norm.to_bits());
@@ -156,7 +154,11 @@ impl WorkerStore {
     }
 
     /// The sums of squares of all blocks of the gradients.
-    fn squares(&self, gradients: &[Gradient<'_>], call: &mut ClippedCall<'_>) -> Result<Vec<f64>> {
+    fn squares(
+        &self,
+        gradients: &[KeyGradient<'_>],
+        call: &mut ClippedCall<'_>,
+    ) -> Result<Vec<f64>> {
         let workers = self.seat().workers;
         let batches = batches(gradients);
         let mut all = vec![0.0; gradients.last().map_or(0, |last| last.blocks.end)];
@@ -264,7 +266,7 @@ impl WorkerStore {
 
     /// The sums of this worker's values, one behind the other, and their memory, unless it is the caller's.
     fn own_sums(&self, batch: &Batch<'_>, lent: &[Lent]) -> Result<(*mut u8, Option<Buffer>)> {
-        if let [Gradient { group, .. }] = &batch.gradients[..]
+        if let [KeyGradient { group, .. }] = &batch.gradients[..]
             && let [only] = &lent[group.values.clone()]
             && only.is_plain(batch.dtype)
         {
@@ -273,7 +275,7 @@ impl WorkerStore {
         let size = batch.dtype.size();
         let sums = Buffer::fixed(batch.count() * size)?;
         let mut place = sums.as_ptr();
-        for Gradient { group: KeyGroup { slot, values, .. }, .. } in &batch.gradients {
+        for KeyGradient { group: KeyGroup { slot, values, .. }, .. } in &batch.gradients {
             match &lent[values.clone()] {
                 [only] if only.is_plain(batch.dtype) => copy(place, only.data(), slot.bytes()),
                 values => {
@@ -397,20 +399,18 @@ impl Batch<'_> {
 }
 
 /// The gradients by dtype, in batches, in their order.
-fn batches<'a>(gradients: &'a [Gradient<'a>]) -> Vec<Batch<'a>> {
+fn batches<'a>(gradients: &'a [KeyGradient<'a>]) -> Vec<Batch<'a>> {
     let mut all: Vec<Batch<'_>> = Vec::new();
     for dtype in [DType::F16, DType::BF16, DType::F32, DType::F64] {
         let mut bytes = usize::MAX;
-        let is_of = |it: &&Gradient<'_>| it.slot().dtype == dtype && it.slot().count > 0;
+        let is_of = |it: &&KeyGradient<'_>| it.slot().dtype == dtype && it.slot().count > 0;
         for gradient in gradients.iter().filter(is_of) {
             bytes = bytes.saturating_add(gradient.slot().bytes());
-            match all.last_mut().filter(|_| bytes <= MOST_BYTES) {
-                Some(batch) => batch.gradients.push(gradient),
-                None => {
-                    bytes = gradient.slot().bytes();
-                    all.push(Batch { gradients: vec![gradient], dtype });
-                }
+            if bytes > MOST_BYTES {
+                bytes = gradient.slot().bytes();
+                all.push(Batch { gradients: Vec::new(), dtype });
             }
+            all.last_mut().into_iter().for_each(|batch| batch.gradients.push(gradient));
         }
     }
     all
@@ -426,8 +426,85 @@ const fn head(kind: CollectiveKind) -> CollectiveHead {
     CollectiveHead { kind, reduction: Reduction::Sum, root: 0 }
 }
 
-/// The error of an exchange, which has changed nothing.
+/// The error of an exchange, behind which this worker does not push. Others may have ended the exchange before.
 fn in_clipping(error: &Error) -> Error {
-    let text = format!("{} (the norm was being computed, and nothing was pushed)", error.message());
+    let text = format!(
+        "{} (this worker was measuring gradients, and has pushed nothing)",
+        error.message()
+    );
     Error::new(error.kind(), text)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::key::Key;
+
+    fn groups(counts: &[(DType, usize)]) -> Vec<KeyGroup> {
+        let group = |(at, (dtype, count)): (u64, &(DType, usize))| {
+            let shape = [i64::try_from(*count).unwrap()];
+            let slot = Slot::new(Key::from(at), at, *dtype, &shape, *count).unwrap();
+            KeyGroup { slot: Arc::new(slot), values: 0..1, outs: 0..0 }
+        };
+        (0..).zip(counts).map(group).collect()
+    }
+
+    fn gradients(groups: &[KeyGroup]) -> Vec<KeyGradient<'_>> {
+        groups.iter().map(|group| KeyGradient { group, rescale: 1.0, blocks: 0..0 }).collect()
+    }
+
+    #[test]
+    fn batches_have_all_keys_of_a_dtype_in_order_and_a_maximum_of_bytes() {
+        let (large, small) = (MOST_BYTES / 4 + 1, 100);
+        let counts = [
+            (DType::F32, small),
+            (DType::F64, small),
+            (DType::F32, large),
+            (DType::F32, 0),
+            (DType::F32, small),
+            (DType::F32, MOST_BYTES / 4 - small),
+            (DType::F32, 1),
+        ];
+        let groups = groups(&counts);
+        let all = gradients(&groups);
+        let keys = |batch: &Batch<'_>| -> Vec<u64> {
+            batch.gradients.iter().map(|it| it.slot().key.id()).collect()
+        };
+        let batches: Vec<_> = batches(&all).iter().map(keys).collect();
+        assert_eq!(batches, [vec![0], vec![2], vec![4, 5], vec![6], vec![1]]);
+    }
+
+    #[test]
+    fn the_parts_of_a_batch_are_all_of_its_blocks_and_elements() {
+        for counts in [vec![1], vec![2_048, 1], vec![7, 2_049, 6_144, 10_000, 3]] {
+            let groups = groups(&counts.iter().map(|it| (DType::F32, *it)).collect::<Vec<_>>());
+            let mut all = gradients(&groups);
+            let mut next = 0;
+            for gradient in &mut all {
+                let end = next + gradient.slot().count.div_ceil(SQUARES_BLOCK);
+                gradient.blocks = next..end;
+                next = end;
+            }
+            for batch in batches(&all) {
+                assert_eq!(batch.blocks(), next);
+                for workers in 1..=9 {
+                    let (mut block, mut element) = (0, 0);
+                    for rank in 0..workers {
+                        let part = batch.part(rank, workers);
+                        let elements = batch.elements(&part);
+                        assert_eq!((part.start, elements.start), (block, element));
+                        assert!(!part.is_empty() || batch.is_whole(workers), "all hear of all");
+                        let runs = batch.runs(&part);
+                        let of_runs: usize = runs.iter().map(|run| run.count).sum();
+                        let blocks = runs.iter().map(|run| run.count.div_ceil(SQUARES_BLOCK));
+                        assert_eq!((of_runs, blocks.sum()), (elements.len(), part.len()));
+                        (block, element) = (part.end, elements.end);
+                    }
+                    assert_eq!((block, element), (next, batch.count()));
+                }
+            }
+        }
+    }
 }
