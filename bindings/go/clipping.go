@@ -9,7 +9,7 @@ type ClipFlags uint32
 // ClipFail makes a push whose norm is not finite fail, instead of being skipped.
 const ClipFail ClipFlags = C.KV_CLIP_FAIL
 
-// SetClipping clips the gradients of each push after this call by their global norm, in a local store.
+// SetClipping clips the gradients of each push after this call by their global norm.
 //
 // The sums of all keys of a call, times the option rescale_grad of their rules, have one norm. If it is
 // above maxNorm, all of them are multiplied by maxNorm / (norm + 1e-6) before the rule or the updater
@@ -17,8 +17,11 @@ const ClipFail ClipFlags = C.KV_CLIP_FAIL
 // scaled. An infinite maxNorm only measures, 0 ends clipping.
 //
 // A push whose norm is not finite changes no key, and [Store.LastNorm] counts it; with [ClipFail] it fails
-// with [ErrInvalidArgument]. In a job, and while a codec is set, the call fails with [ErrUnsupported], as do
-// pushes of rows while it is on.
+// with [ErrInvalidArgument]. While a codec is set the call fails with [ErrUnsupported], as do pushes of rows while
+// it is on.
+//
+// In a job all workers make this call, and the sums are those of a round: a push waits for the other workers.
+// dist_async, weights and pushes with a ticket are refused there.
 func (s *Store) SetClipping(maxNorm float64, flags ClipFlags) error {
 	return s.use(func(store *C.kv_store) C.kv_status {
 		return C.kv_set_clipping(store, C.double(maxNorm), C.uint32_t(flags))

@@ -173,7 +173,7 @@ pub unsafe extern "C" fn kv_clear_weight(store: *mut kv_store) -> kv_status {
     guard_store(store, crate::Store::clear_weight)
 }
 
-/// Clips the gradients of each push or pushpull after this call by their global norm, in a local store.
+/// Clips the gradients of each push or pushpull after this call by their global norm.
 ///
 /// A gradient is the sum of a key's values as its rule gets it, times the rule's `rescale_grad`, or the sum as an
 /// updater gets it. The norm is the square root of the sum of the squares of all gradients of one call. If it is
@@ -190,11 +190,16 @@ pub unsafe extern "C" fn kv_clear_weight(store: *mut kv_store) -> kv_status {
 /// setting is in no checkpoint. While it is on, kv_push_rows() to a key with a gradient is `KV_ERR_UNSUPPORTED`, as
 /// are gradients or such keys in GPU memory.
 ///
+/// In a job all workers make this call alike, and the gradients are the sums of a round: each push of a key with a
+/// gradient waits for the other workers, which push the same keys, and counts as a collective call. All skip or
+/// none does. What then differs is in docs/use/semantics.md, "Clipping in a job".
+///
 /// @param max_norm  above 0; infinite to measure, and skip, without clipping; 0 ends clipping.
 /// @param flags     0, or `KV_CLIP_FAIL`.
-/// @return `KV_ERR_INVALID_ARGUMENT` for a negative number, a NaN or another flag; `KV_ERR_UNSUPPORTED` in a job, where
-///         workers clip after kv_allreduce(), and while a codec is set (kv_set_compression() is refused likewise);
-///         nothing has changed then.
+/// @return `KV_ERR_INVALID_ARGUMENT` for a negative number, a NaN or another flag; `KV_ERR_UNSUPPORTED` while a
+///         codec is set (kv_set_compression() is refused likewise); in a job also without rounds, with
+///         `sum_order=tree`, while pushes have a weight, and for pushes with a ticket. Nothing has changed then.
+///         In a job `KV_ERR_DIFFERS` if another worker sets another norm, which is in force then; `KV_ERR_TIMEOUT`.
 ///
 /// Threads: any; it holds for the pushes of all threads.
 #[unsafe(no_mangle)]
@@ -225,7 +230,7 @@ pub unsafe extern "C" fn kv_set_clipping(
 ///
 /// @param norm   receives the norm, a NaN before the first push that was measured.
 /// @param skips  receives the number of pushes that were skipped since kv_create().
-/// @return `KV_ERR_UNSUPPORTED` in a job.
+/// @return `KV_ERR_ROLE` on a server and the scheduler.
 ///
 /// Threads: any. Both numbers are of one moment.
 #[unsafe(no_mangle)]

@@ -11,6 +11,7 @@ use crate::local::Local;
 use crate::local::call::DataCall;
 use crate::local::checkpoint::KeyNamer;
 use crate::local::collective::CollectiveCall;
+use crate::local::merger::NonFinite;
 use crate::local::plan::{Pairs, RowPairs};
 use crate::role::Role;
 
@@ -149,6 +150,16 @@ pub(crate) trait JobMember: Send + Sync {
 
     fn set_compression(&self, _name: &str, _params: &str) -> Result<()> {
         Err(self.no_worker("set_compression"))
+    }
+
+    /// Clips the gradients of later pushes by their global norm; ends it with a norm of 0.
+    fn set_clipping(&self, _max_norm: f64, _: NonFinite) -> Result<()> {
+        Err(self.no_worker("set_clipping"))
+    }
+
+    /// Refuses to give the last norm where no gradients are pushed.
+    fn check_last_norm(&self) -> Result<()> {
+        Err(self.no_worker("last_norm"))
     }
 
     fn save(&self, _path: &Path) -> Result<()> {

@@ -1,4 +1,4 @@
-//! Weights and numbers of values on the wire, and who took part in the last round of a slice.
+//! Weights, scales and numbers of values on the wire, and who took part in the last round of a slice.
 
 use crate::error::{Result, fail};
 use crate::key::KeyRound;
@@ -10,13 +10,13 @@ pub(crate) struct RoundInfo {
     pub(crate) total_weight: f64,
 }
 
-/// The weight of a push as its message has it. 0 stands for none, so the weight 0 is a negative zero.
-pub(crate) fn bits_of(weight: Option<f64>) -> u64 {
-    weight.map_or(0, |weight| if weight == 0.0 { (-0.0f64).to_bits() } else { weight.to_bits() })
+/// The weight or the scale of a push as its message has it. 0 stands for none, so the number 0 is a negative zero.
+pub(crate) fn bits_of(number: Option<f64>) -> u64 {
+    number.map_or(0, |number| if number == 0.0 { (-0.0f64).to_bits() } else { number.to_bits() })
 }
 
-/// The weight in a message.
-pub(crate) fn weight_of(bits: u64) -> Option<f64> {
+/// The weight or the scale in a message.
+pub(crate) fn number_of(bits: u64) -> Option<f64> {
     (bits != 0).then(|| f64::from_bits(bits) + 0.0)
 }
 
@@ -58,17 +58,17 @@ pub(crate) fn joined(round: u64, slices: &[Vec<u8>]) -> Result<KeyRound> {
 
 #[cfg(test)]
 mod tests {
-    use super::{RoundInfo, bits_of, joined, weight_of};
+    use super::{RoundInfo, bits_of, joined, number_of};
     use crate::ErrorKind;
 
     #[test]
     fn every_weight_differs_from_none_on_the_wire() {
         for weight in [0.0, 1.0, 32.0, 0.1] {
             assert_ne!(bits_of(Some(weight)), 0);
-            let read = weight_of(bits_of(Some(weight))).unwrap();
+            let read = number_of(bits_of(Some(weight))).unwrap();
             assert_eq!(read.to_bits(), f64::to_bits(weight));
         }
-        assert_eq!((bits_of(None), weight_of(0)), (0, None));
+        assert_eq!((bits_of(None), number_of(0)), (0, None));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::codec::Codec;
 use crate::error::{Result, fail};
 use crate::key::Key;
-use crate::local::merger::{Handling, KeyRules, Merger, rule_of_keys};
+use crate::local::merger::{Clipping, Handling, KeyRules, Merger, NonFinite, rule_of_keys};
 use crate::optim::Optimizer;
 
 /// One change of the settings. Floats are sent as their bits, so that no value is rounded.
@@ -37,6 +37,11 @@ pub(crate) enum Change {
     Compression {
         name: String,
         params: String,
+    },
+    /// Clipping by the norm of the gradients of a call, or its end.
+    Clipping {
+        max_norm: u64,
+        fails: bool,
     },
     /// All rules of a checkpoint.
     Rules(SavedRules),
@@ -163,6 +168,10 @@ impl Change {
             }
             Self::Compression { name, params } => {
                 after.codec = Codec::new(name, params)?.map(Arc::new);
+            }
+            Self::Clipping { max_norm, fails } => {
+                let non_finite = if *fails { NonFinite::Fail } else { NonFinite::Skip };
+                after.clipping = Clipping::new(f64::from_bits(*max_norm), non_finite);
             }
             Self::Rules(rules) => rules.apply(&mut after)?,
         }

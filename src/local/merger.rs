@@ -118,6 +118,21 @@ pub(crate) struct Clipping {
     pub(crate) non_finite: NonFinite,
 }
 
+/// Added to a norm that gradients are divided by, as in PyTorch.
+const EPS: f64 = 1e-6;
+
+impl Clipping {
+    /// None for the norm 0, which ends clipping.
+    pub(crate) fn new(max_norm: f64, non_finite: NonFinite) -> Option<Self> {
+        (max_norm > 0.0).then_some(Self { max_norm, non_finite })
+    }
+
+    /// What gradients of this norm are multiplied by.
+    pub(crate) fn factor(self, norm: f64) -> f64 {
+        (self.max_norm / (norm + EPS)).min(1.0)
+    }
+}
+
 /// What becomes of a push whose gradients have a norm that is not finite.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum NonFinite {

@@ -161,7 +161,18 @@ impl DispatchState {
                 self.shards.insert(slice, Arc::new(shard.ok()?));
                 (slice, SliceTask::Install(data))
             }
-            ServerAction::Add { slice, round, rank, first, codec, setting, weight, part, data } => {
+            ServerAction::Add {
+                slice,
+                round,
+                rank,
+                first,
+                codec,
+                setting,
+                weight,
+                part,
+                scale,
+                data,
+            } => {
                 let by_tree = self.by_tree;
                 let is_encoded = codec > 0 && !by_tree;
                 let handling = if is_encoded { self.handling(setting) } else { None };
@@ -169,8 +180,8 @@ impl DispatchState {
                 let (rank, round) = (rank.into(), round - 1);
                 let block = self.shard(&slice)?.first_block();
                 let origin = Origin { key: slice.key, rank, round, block };
-                let (weight, leaves) = (round_info::weight_of(weight), round_info::leaves_of(part));
-                let info = ContributionInfo { weight, leaves };
+                let [weight, scale] = [weight, scale].map(round_info::number_of);
+                let info = ContributionInfo { weight, leaves: round_info::leaves_of(part), scale };
                 (slice, SliceTask::Add { first, by_tree, rows, data, origin, info, handling })
             }
             ServerAction::Restore { slice, data } => {

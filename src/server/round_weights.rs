@@ -1,5 +1,6 @@
 //! What the contributions to a round say of themselves: weights (also called: sample counts), whose sum divides
-//! that of the values, and the number of values, which is equal in a tree.
+//! that of the values; the number of values, which is equal in a tree; and the factor that clips the round, which is
+//! equal too.
 
 use crate::error::{Result, fail};
 use crate::job::round_info::RoundInfo;
@@ -12,10 +13,12 @@ pub(super) struct ContributionInfo {
     pub(super) weight: Option<f64>,
     /// Number of values in its part of a tree; 0 if it does not say so.
     pub(super) leaves: u32,
+    /// What the sum of the round is multiplied by.
+    pub(super) scale: Option<f64>,
 }
 
 /// Contributions to the open round, and who took part in the last one. A job may have very many small keys, so
-/// what only pushes with a weight need is behind a pointer.
+/// what only pushes with a weight or a scale need is behind a pointer.
 #[derive(Default)]
 pub(super) struct RoundWeights {
     count: u32,
@@ -36,12 +39,14 @@ struct Weights {
     without: u32,
     /// Sum of the last round.
     closed: f64,
+    /// Scale of the first contribution.
+    scale: Option<f64>,
 }
 
 impl RoundWeights {
     /// Notes the contribution of the next rank; weights are added in the order of ranks.
     pub(super) fn add(&mut self, first: bool, rank: u64, info: ContributionInfo) -> Result<()> {
-        let ContributionInfo { weight, leaves } = info;
+        let ContributionInfo { weight, leaves, scale } = info;
         let before = if first { 0 } else { self.count };
         self.count = before + 1;
         if let (true, Some(weights)) = (first, &mut self.weights) {
@@ -51,7 +56,44 @@ impl RoundWeights {
         if before == 0 {
             (self.lowest, self.leaves) = (rank, leaves);
         }
-        self.weigh(before, rank, weight).and(self.check_leaves(rank, leaves))
+        self.weigh(before, rank, weight)
+            .and(self.check_leaves(rank, leaves))
+            .and(self.note_scale(before, rank, scale))
+    }
+
+    /// Notes the scale of the first contribution, and refuses another one: its worker has measured another round.
+    fn note_scale(&mut self, before: u32, rank: u32, scale: Option<f64>) -> Result<()> {
+        let lowest = self.lowest;
+        if scale.is_none() && self.weights.is_none() {
+            return Ok(());
+        }
+        let weights = self
+            .weights
+            .get_or_insert_with(|| Box::new(Weights { without: lowest, ..Weights::default() }));
+        if before == 0 {
+            weights.scale = scale;
+        }
+        if weights.scale != scale {
+            let text = |scale: Option<f64>| {
+                scale.map_or("does not clip it".to_owned(), |scale| format!("clips it by {scale}"))
+            };
+            return Err(fail!(
+                Differs,
+                "worker {lowest} {}, and worker {rank} {}: the workers have measured gradients of unequal \
+                 rounds; let all make the same calls of set_clipping and push in the same order",
+                text(weights.scale),
+                text(scale)
+            ));
+        }
+        match scale.filter(|scale| !(0.0..1.0).contains(scale)) {
+            Some(scale) => Err(fail!(InvalidArgument, "{scale} of worker {rank} clips nothing")),
+            None => Ok(()),
+        }
+    }
+
+    /// What the sum of the open round is multiplied by.
+    pub(super) fn scale(&self) -> Option<f64> {
+        self.weights.as_ref()?.scale
     }
 
     /// Refuses another number of values than that of the first contribution: their positions in the tree would
@@ -134,7 +176,7 @@ mod tests {
     use crate::tensor::DType;
 
     fn of_weight(weight: Option<f64>) -> ContributionInfo {
-        ContributionInfo { weight, leaves: 0 }
+        ContributionInfo { weight, ..ContributionInfo::default() }
     }
 
     fn close(weights: &[Option<f64>], dtype: DType) -> crate::Result<Option<f64>> {
@@ -195,7 +237,7 @@ mod tests {
     fn contributions_of_unequal_numbers_of_values_are_an_error() {
         let mut round = RoundWeights::default();
         let mut add = |rank: u64, leaves| {
-            round.add(rank == 3, rank, ContributionInfo { weight: None, leaves })
+            round.add(rank == 3, rank, ContributionInfo { leaves, ..ContributionInfo::default() })
         };
         for leaves in [1, 4, 0, 2] {
             [3, 4, 6].into_iter().for_each(|rank| add(rank, leaves).unwrap());
@@ -210,5 +252,29 @@ mod tests {
             error.message().starts_with("worker 3 pushed 2 values, and worker 7 4: "),
             "{error}"
         );
+    }
+
+    #[test]
+    fn contributions_of_unequal_scales_are_an_error_and_the_next_round_begins_anew() {
+        let add = |round: &mut RoundWeights, rank: u64, scale| {
+            let info = ContributionInfo { scale, ..ContributionInfo::default() };
+            round.add(rank == 3, rank, info)
+        };
+        for [one, other] in [[Some(0.5), None], [None, Some(0.5)], [Some(0.5), Some(0.25)]] {
+            let mut round = RoundWeights::default();
+            add(&mut round, 3, one).unwrap();
+            add(&mut round, 4, one).unwrap();
+            let error = add(&mut round, 7, other).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Differs);
+            let text = error.message();
+            assert!(text.contains("worker 3") && text.contains("worker 7"), "{text}");
+            for scale in [Some(0.0), None, Some(0.125)] {
+                (3..6).for_each(|rank| add(&mut round, rank, scale).unwrap());
+                assert_eq!((round.scale(), round.close(DType::F32).unwrap()), (scale, None));
+            }
+        }
+        for bad in [f64::NAN, f64::INFINITY, -0.5, 1.0] {
+            assert!(add(&mut RoundWeights::default(), 3, Some(bad)).is_err(), "{bad}");
+        }
     }
 }

@@ -24,11 +24,13 @@ pub(super) struct SliceSum {
     pub(super) dtype: DType,
 }
 
-/// How the sum of a round merges: divided first, if it has weights.
+/// How the sum of a round merges: divided first, if it has weights, and scaled, if it is clipped.
 #[derive(Clone, Copy)]
 pub(super) struct Divided<'a> {
     pub(super) merger: &'a Merger,
     pub(super) divisor: Option<f64>,
+    /// 1 for a round that is not clipped.
+    pub(super) scale: f64,
 }
 
 impl Divided<'_> {
@@ -44,7 +46,7 @@ pub(super) fn merge(of: SliceContext<'_>, values: &[Lent], by: Divided<'_>) -> R
     let _floats = ours.then(DefaultFloats::enter);
     let (applier, value) = (&of.local.applier, &mut of.slot.value.own());
     let merge = |push: &KeyPush<'_>| applier.merge(push, by.merger, value, None);
-    as_push(of.slot, values, by.divisor, merge).map(|_| ())
+    as_push(of.slot, values, (by.divisor, by.scale), merge).map(|_| ())
 }
 
 /// Merges a sum in a wider dtype than the slot's: divides it there, and rounds it once.
@@ -109,7 +111,7 @@ pub(super) fn merge_rows<'a>(
         let merge = |push: &KeyPush<'_>| {
             local.applier.merge_pushed_rows(push, order, pushed, value, by.merger)
         };
-        return as_push(slot, &[], by.divisor, merge).map(|_| ());
+        return as_push(slot, &[], (by.divisor, 1.0), merge).map(|_| ());
     }
     // Each row is rounded once, when its sum is pushed.
     let wide = wide_slot(slot)?;
@@ -118,7 +120,7 @@ pub(super) fn merge_rows<'a>(
     let (ids, sums) = local.applier.sum_pushed_rows(team, &wide, pushed, take)?;
     let (lent, shape) = (Lent::of(Array::of(&sums, dtype)), [i64::MAX]);
     let rounded = [(0, RowsOf { lent: &lent, shape: &shape, ids: &ids })].into_iter();
-    let merged = as_push(slot, &[], None, |push| {
+    let merged = as_push(slot, &[], (None, 1.0), |push| {
         local.applier.merge_pushed_rows(push, order, rounded, value, by.merger)
     });
     blocks.give_back(sums);
@@ -129,23 +131,13 @@ pub(super) fn merge_rows<'a>(
 fn as_push<T>(
     slot: &Slot,
     values: &[Lent],
-    divisor: Option<f64>,
+    (divisor, scale): (Option<f64>, f64),
     merge: impl FnOnce(&KeyPush<'_>) -> T,
 ) -> T {
     let patience = crate::deadline::LazyDeadline::new(None);
     let limits = CallLimits { patience: &patience, cancel: None };
     let (outs, touched, digester) = (&[][..], 0, None);
-    merge(&KeyPush {
-        call: "push",
-        slot,
-        values,
-        outs,
-        limits,
-        touched,
-        digester,
-        divisor,
-        scale: 1.0,
-    })
+    merge(&KeyPush { call: "push", slot, values, outs, limits, touched, digester, divisor, scale })
 }
 
 /// Units of a push of rows, and their values, which are of a dtype.

@@ -238,8 +238,12 @@ impl SliceQueue {
             Some(error) => Err(error),
             None => self
                 .check_whole(merger)
+                .and(check_measured(handling, merger))
                 .and(divisor)
-                .and_then(|divisor| state.close(of, by_tree, Divided { merger, divisor })),
+                .and_then(|divisor| {
+                    let scale = state.weights.scale().unwrap_or(1.0);
+                    state.close(of, by_tree, Divided { merger, divisor, scale })
+                }),
         };
         if let Some(digests) = self.digests() {
             let is_contribution = matches!(closed, Ok(true));
@@ -266,6 +270,18 @@ impl SliceQueue {
             }
             _ => Ok(()),
         }
+    }
+}
+
+/// Rejects an updater while gradients are clipped: workers do not know of it, and have not measured its gradients.
+fn check_measured(handling: &Handling, merger: &Merger) -> Result<()> {
+    match (handling.clipping, merger) {
+        (Some(_), Merger::Updater(_)) => Err(fail!(
+            Unsupported,
+            "set_clipping does not clip what an updater of a server gets; set an optimizer, or clip before the \
+             push and end clipping (set_clipping with 0)"
+        )),
+        _ => Ok(()),
     }
 }
 

@@ -144,16 +144,19 @@ impl Store {
     /// times `rescale_grad`. A norm above `max_norm` scales them all by `max_norm / (norm + 1e-6)`, before the rule
     /// or the updater gets them. An infinite `max_norm` only measures, and 0 ends it.
     ///
+    /// In a job all workers make this call; a push then waits for those of the other workers, and the norm is that
+    /// of the sums of the round.
+    ///
     /// Keys without a rule, whose values are replaced, are neither counted nor scaled. A push whose norm is not
     /// finite changes no key.
     ///
     /// # Errors
-    /// `InvalidArgument` for a negative number or a NaN, `Unsupported` in a job and with a codec; nothing has
-    /// changed then.
+    /// `InvalidArgument` for a negative number or a NaN, `Unsupported` with a codec, and in a job without rounds,
+    /// with weights or with sums by a tree; nothing has changed then. `Differs` if another worker clips at another
+    /// norm.
     pub fn set_clipping(&self, max_norm: f64, non_finite: NonFinite) -> Result<()> {
         let call = "set_clipping";
         self.enter(CallClass::Work, |local| {
-            self.check_clips(call)?;
             if max_norm.is_nan() || max_norm < 0.0 {
                 return Err(fail!(
                     InvalidArgument,
@@ -161,7 +164,10 @@ impl Store {
                 ));
             }
             log(Level::Debug, || format!("clipping at the norm {max_norm}"));
-            local.set_clipping((max_norm > 0.0).then_some(Clipping { max_norm, non_finite }))
+            match &self.remote {
+                Some(remote) => remote.set_clipping(max_norm, non_finite),
+                None => local.set_clipping(Clipping::new(max_norm, non_finite)),
+            }
         })
     }
 
@@ -169,24 +175,12 @@ impl Store {
     /// skipped since the store was opened. Waits for no operation: a push with a ticket counts once it is complete.
     ///
     /// # Errors
-    /// `Unsupported` in a job.
+    /// `Role` on a server and the scheduler.
     pub fn last_norm(&self) -> Result<LastNorm> {
         self.enter(CallClass::Now, |local| {
-            self.check_clips("last_norm")?;
+            self.remote.as_ref().map_or(Ok(()), |remote| remote.check_last_norm())?;
             Ok(local.applier.counters.last_norm())
         })
-    }
-
-    /// Refuses to clip in a job.
-    fn check_clips(&self, call: &str) -> Result<()> {
-        match &self.remote {
-            Some(_) => Err(fail!(
-                Unsupported,
-                "{call}: jobs do not clip by the norm of all keys yet; sum the gradients by allreduce and clip \
-                 on the workers, as DistributedOptimizer of kvstore.torch does, or use a local store"
-            )),
-            None => Ok(()),
-        }
     }
 
     /// Encodes and decodes each value of every push after this call with a codec, as workers and servers do;

@@ -244,7 +244,7 @@ impl WorkerStore {
     }
 
     /// Adds the values of a key, in the order of sums.
-    fn add_up(&self, slot: &Slot, values: &[Lent], sum: &Buffer) -> Result<()> {
+    pub(super) fn add_up(&self, slot: &Slot, values: &[Lent], sum: &Buffer) -> Result<()> {
         let _floats = DefaultFloats::enter();
         self.local.keys.team.sum(slot, values, sum)
     }

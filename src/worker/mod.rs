@@ -43,7 +43,7 @@ use crate::local::call::DataCall;
 use crate::local::checkpoint::KeyNamer;
 use crate::local::collective::CollectiveCall;
 use crate::local::kind::StoreKind;
-use crate::local::merger::Handling;
+use crate::local::merger::{Handling, NonFinite};
 use crate::local::plan::{Pairs, Plan, RowPairs};
 use crate::local::table::Slot;
 use crate::local::ticket::{OperationLabel, Tickets};
@@ -56,11 +56,11 @@ use crate::transport;
 use call::PendingCall;
 use collective::Collective;
 use completions::{CompletionTable, OpenCalls};
-use exchange::WorkerExchanges;
+use exchange::{WEIGHED, WorkerExchanges};
 use group::WorkerGroup;
 use kvstore_protocol::{
-    Failure, GroupExit, Machine as _, Mode, Node, NodeStart, OpId, Placement, Reason, SumOrder,
-    Time, WEIGHTS,
+    EXCHANGES, Failure, GroupExit, Machine as _, Mode, Node, NodeStart, OpId, Placement, Reason,
+    SCALES, SumOrder, Time, WEIGHTS,
 };
 use lookup::StoreKeyNames;
 use memory::CallMemory;
@@ -301,6 +301,33 @@ impl WorkerStore {
         self.check_messages(call, after.measures_whole_keys(), after, sizes)
     }
 
+    /// Refuses to clip where workers cannot measure the gradients of a round, or servers not scale them.
+    fn check_clips(&self, call: &str, max_norm: f64) -> Result<()> {
+        self.check_writes(call)?;
+        if max_norm == 0.0 {
+            return self.check_knows(call, SCALES);
+        }
+        if self.kind.is_asynchronous() {
+            return Err(fail!(
+                Unsupported,
+                "{call}: {} has no rounds whose gradients could be measured: each push is merged by itself; clip \
+                 before the push, or use dist_sync",
+                self.kind.name()
+            ));
+        }
+        if self.sums != WorkerSums::Linear {
+            return Err(fail!(
+                Unsupported,
+                "{call}: jobs with sum_order=tree do not clip yet; sum the gradients by allreduce and clip before \
+                 the push, or use sum_order=linear"
+            ));
+        }
+        if self.local.weight.get().is_some() {
+            return Err(fail!(Unsupported, "{call}: {WEIGHED}"));
+        }
+        self.check_knows(call, SCALES).and(self.check_knows(call, EXCHANGES))
+    }
+
     /// Splits the keys of a removal into existing ones and those that all workers have removed.
     fn split_removed(&self, slots: Slots, all: bool) -> Result<(Slots, Slots)> {
         if all {
@@ -397,6 +424,13 @@ impl WorkerStore {
         };
         // After a conflict this worker follows the decision of the job.
         let in_force = if told.is_empty() { Ok(change.clone()) } else { Change::decode(&told) };
+        if let (Err(_), Ok(other @ Change::Clipping { .. })) = (&set, &in_force)
+            && !told.is_empty()
+        {
+            // All workers measure, or none does.
+            let after = other.apply(&self.local.handling.read().clone())?;
+            self.local.change_handling(|handling| *handling = after, |_| Ok(()))?;
+        }
         if (set.is_ok() || !told.is_empty()) && in_force?.measures_whole_keys() {
             let made = self.make_whole(collective).map_err(|error| error.at(call));
             return set.and(made);
@@ -498,8 +532,9 @@ impl JobMember for WorkerStore {
     fn run(&self, call: DataCall, values: &Pairs<'_>, outs: &Pairs<'_>) -> Result<()> {
         let mut memory = CallMemory::take();
         let mut plan = memory.plan();
-        self.plan(&mut plan, call, values, outs)?;
-        let call = self.send(&mut memory, plan, 0, None, self.local.deadline())?;
+        let (call, deadline) = (self.plan(&mut plan, call, values, outs)?, self.local.deadline());
+        let scale = self.clip(call, &mut plan, deadline)?;
+        let call = self.send(&mut memory, plan, (0, scale), None, deadline)?;
         let result = self.wait(&call);
         memory.keep(call);
         memory.leave();
@@ -519,9 +554,10 @@ impl JobMember for WorkerStore {
     ) -> Result<u64> {
         let mut plan = Plan::default();
         let call = self.plan(&mut plan, call, values, outs)?;
+        self.check_unclipped(call, &plan)?;
         let mut memory = CallMemory::take();
         let ticket = self.with_ticket(plan.label(call), |sequence| {
-            self.send(&mut memory, plan, priority, Some(sequence), Deadline::Never)
+            self.send(&mut memory, plan, (priority, None), Some(sequence), Deadline::Never)
         });
         memory.leave();
         ticket
@@ -659,7 +695,13 @@ impl JobMember for WorkerStore {
 
     fn check_weights(&self, has_weight: bool) -> Result<()> {
         self.check_writes("set_weight")?;
-        if has_weight { self.check_knows("set_weight", WEIGHTS) } else { Ok(()) }
+        if !has_weight {
+            return Ok(());
+        }
+        if self.local.handling.read().clipping.is_some() {
+            return Err(fail!(Unsupported, "set_weight: {WEIGHED}"));
+        }
+        self.check_knows("set_weight", WEIGHTS)
     }
 
     fn last_round(&self, key: Key) -> Result<KeyRound> {
@@ -685,6 +727,17 @@ impl JobMember for WorkerStore {
     fn set_key_hyperparameter(&self, key: Key, name: &str, value: f64) -> Result<()> {
         let (key, name, bits) = (key.id(), name.into(), value.to_bits());
         self.change("set_key_hyperparameter", &Change::KeyHyperparameter { key, name, bits })
+    }
+
+    fn set_clipping(&self, max_norm: f64, non_finite: NonFinite) -> Result<()> {
+        let call = "set_clipping";
+        self.check_clips(call, max_norm)?;
+        let (max_norm, fails) = (max_norm.to_bits(), non_finite == NonFinite::Fail);
+        self.change(call, &Change::Clipping { max_norm, fails })
+    }
+
+    fn check_last_norm(&self) -> Result<()> {
+        Ok(())
     }
 
     fn set_compression(&self, name: &str, params: &str) -> Result<()> {

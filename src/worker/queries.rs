@@ -130,7 +130,8 @@ impl WorkerStore {
             let count = self.of_place(slot.key, |place| place.servers.len())?;
             let wanted = (0..).take(count).map(|slice| (slice, vec![wanted])).collect();
             let what = KeyOperation::Want(wanted, PullDependency::Own);
-            memory.requests.push_back(KeyRequest { key: slot.key.id(), part: 0, what });
+            let key = slot.key.id();
+            memory.requests.push_back(KeyRequest { key, part: 0, scale: 0, what });
             let target = PullTarget::Slices(crate::sys::sync::Mutex::default());
             parts.push(PendingKey::new(Arc::clone(slot), target, 0..0));
             servers.push(count);

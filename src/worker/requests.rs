@@ -12,6 +12,8 @@ pub(super) struct KeyRequest<V = OutgoingValue> {
     pub(super) key: u64,
     /// Part of the tree that a push is; 0 for none.
     pub(super) part: u64,
+    /// Bits of what the round of a push is multiplied by; 0 if it is not.
+    pub(super) scale: u64,
     pub(super) what: KeyOperation<V>,
 }
 
@@ -29,14 +31,15 @@ impl KeyRequest {
         self,
         mut value: impl FnMut(OutgoingValue) -> Result<Bytes>,
     ) -> Result<KeyRequest<Bytes>> {
-        let what = match self.what {
+        let Self { key, part, scale, what } = self;
+        let what = match what {
             KeyOperation::Push(draft) => KeyOperation::Push(value(draft)?),
             KeyOperation::PushPull(draft) => KeyOperation::PushPull(value(draft)?),
             KeyOperation::Pull => KeyOperation::Pull,
             KeyOperation::Want(wanted, after) => KeyOperation::Want(wanted, after),
             KeyOperation::Restore(slices) => KeyOperation::Restore(slices),
         };
-        Ok(KeyRequest { key: self.key, part: self.part, what })
+        Ok(KeyRequest { key, part, scale, what })
     }
 }
 

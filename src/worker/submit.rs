@@ -15,6 +15,7 @@ use crate::local::call::DataCall;
 use crate::local::counters::CallTally;
 use crate::local::kind::StoreKind;
 use crate::local::plan::{self, KeyGroup, Pairs, Plan, RowPairs};
+use crate::local::table::Slot;
 use crate::runtime::Bytes;
 use kvstore_protocol::{PullDependency, Time};
 
@@ -50,6 +51,7 @@ impl WorkerStore {
         if call == DataCall::PushRows {
             self.check_opaque(call, plan)?;
             self.check_counts(call, plan)?;
+            self.check_clipping(call, plan)?;
             self.local.weigh(call.name(), plan, self.is_asynchronous())?;
             self.leave_unfinished();
         }
@@ -69,6 +71,29 @@ impl WorkerStore {
             self.workers
         );
         Err(plan::refuse_adding(call.name(), &self.local.keys.names, &opaque.slot, &why))
+    }
+
+    /// Refuses a call whose gradients cannot be measured.
+    fn check_clipping(&self, call: DataCall, plan: &Plan) -> Result<()> {
+        self.local.check_clipping(call, plan, &self.local.handling.read())
+    }
+
+    /// Refuses a push with a ticket whose gradients are to be measured: it would wait for other workers.
+    pub(super) fn check_unclipped(&self, call: DataCall, plan: &Plan) -> Result<()> {
+        let handling = self.local.handling.read();
+        let has_gradient = |group: &&KeyGroup| {
+            !group.values.is_empty()
+                && handling.rescale_of(group.slot.key, group.slot.dtype).is_some()
+        };
+        if handling.clipping.is_none() || !plan.groups.iter().any(|group| has_gradient(&group)) {
+            return Ok(());
+        }
+        Err(fail!(
+            Unsupported,
+            "{}: in a job a push with a ticket is not clipped: workers measure its gradients together before it is \
+             queued; use the call that waits, or end clipping (set_clipping with 0)",
+            call.name()
+        ))
     }
 
     /// Refuses numbers of values with which this worker's sum is no subtree of the tree over all workers.
@@ -132,7 +157,7 @@ impl WorkerStore {
                 (PullTarget::Rows(Box::new(wanted)), KeyOperation::Want(asked, PullDependency::Own))
             };
             parts.push(PendingKey::new(slot, target, outs));
-            memory.requests.push_back(KeyRequest { key, part, what });
+            memory.requests.push_back(KeyRequest { key, part, scale: 0, what });
         }
         plan.groups = groups;
         let inputs = CallInputs { weight: plan.divisor, ..CallInputs::default() };
@@ -169,18 +194,19 @@ impl WorkerStore {
         if call != DataCall::Pull {
             self.check_opaque(call, plan)?;
             self.check_counts(call, plan)?;
+            self.check_clipping(call, plan)?;
             self.local.weigh(name, plan, self.is_asynchronous())?;
             self.leave_unfinished();
         }
         Ok(call)
     }
 
-    /// Submits a planned call.
+    /// Submits a planned call, whose gradients are multiplied by `scale` on the servers.
     pub(super) fn send(
         &self,
         memory: &mut CallMemory,
         mut plan: Plan,
-        priority: i32,
+        (priority, scale): (i32, Option<f64>),
         ticket: Option<u64>,
         deadline: Deadline,
     ) -> Result<Arc<PendingCall>> {
@@ -188,6 +214,10 @@ impl WorkerStore {
         // The values stay borrowed until the call ends, which is after the submission of all keys.
         let values = std::mem::take(&mut plan.values);
         let codec = self.local.handling.read().codec.clone();
+        let scale_of = |slot: &Slot| {
+            let scale = scale?;
+            self.local.handling.read().rescale_of(slot.key, slot.dtype).map(|_| scale)
+        };
         let mut parts = std::mem::take(&mut memory.parts);
         // At once: lists that grow step by step leave holes in the heap, which stay in the process.
         parts.reserve_exact(groups.len());
@@ -197,13 +227,14 @@ impl WorkerStore {
             tally.add(&CallTally::of(group.values.len(), group.outs.len(), group.slot.bytes()));
             let (key, draft) = (group.slot.key.id(), self.draft(&group, &values, codec.is_some())?);
             let part = self.part_of_tree(group.values.len());
+            let scale = round_info::bits_of(scale_of(&group.slot));
             let what = match draft {
                 Some(value) if group.outs.is_empty() => KeyOperation::Push(value),
                 Some(value) => KeyOperation::PushPull(value),
                 None => KeyOperation::Pull,
             };
             parts.push(part_of(group, &plan.outs)?);
-            memory.requests.push_back(KeyRequest { key, part, what });
+            memory.requests.push_back(KeyRequest { key, part, scale, what });
         }
         plan.groups = groups;
         let mut unsent = codec.map(|codec| (codec, self.unsent.lock()));
@@ -272,8 +303,10 @@ impl WorkerStore {
     ) -> Result<()> {
         self.step_with(|worker, open, now| {
             worker.weigh(weight);
-            for (part, KeyRequest { key, part: of_tree, what }) in (first..).zip(requests) {
+            for (part, request) in (first..).zip(requests) {
+                let KeyRequest { key, part: of_tree, scale, what } = request;
                 worker.set_part(of_tree);
+                worker.scale(scale);
                 let operation = match what {
                     KeyOperation::PushPull(value) => {
                         worker.pushpull(key, value, priority, now, end)

@@ -17,6 +17,7 @@ mod alone;
 mod asking;
 mod bound;
 mod checkpoint;
+mod clipping;
 mod codecs;
 mod collectives;
 mod collisions;

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use kvstore::ErrorKind::{Differs, DtypeMismatch, InvalidArgument, Unsupported};
-use kvstore::{Element, KeyRound, NonFinite, Store, Tensor, bf16, f16};
+use kvstore::ErrorKind::{Differs, DtypeMismatch, InvalidArgument};
+use kvstore::{Element, KeyRound, Store, Tensor, bf16, f16};
 
 use super::job::{Job, failure};
 
@@ -283,16 +283,5 @@ fn integers_are_refused_before_anything_is_pushed() {
         store.pull(2u64, &mut whole).unwrap();
         assert_eq!((real, whole), ([8.0], [10]));
         assert_eq!(store.last_round(2u64).unwrap().contributors, 2);
-    });
-}
-
-#[test]
-fn a_job_refuses_to_clip_by_the_norm_of_all_keys() {
-    Job::new(1, 1).run(|store, _| {
-        for max_norm in [0.0, 1.0] {
-            let text = failure(store.set_clipping(max_norm, NonFinite::Skip), Unsupported);
-            assert!(text.contains("allreduce"), "{text}");
-        }
-        failure(store.last_norm(), Unsupported);
     });
 }

@@ -510,7 +510,10 @@ class KVStore(Collectives, Unique):
         neither counted nor scaled. `float("inf")` only measures, 0 ends clipping.
 
         A push whose norm is not finite changes no key, and last_norm() counts it; with `fail` it
-        is an InvalidArgumentError that names a key. Jobs, rows and compression are refused.
+        is an InvalidArgumentError that names a key. Rows and compression are refused.
+
+        In a job all workers make this call, and the sums are those of a round: a push waits for the
+        other workers, and one with a ticket is refused, as are `dist_async` and weights.
 
         >>> kv.set_clipping(1.0)
         >>> kv.pushpull(names, gradients, out=weights)

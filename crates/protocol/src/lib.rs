@@ -195,9 +195,9 @@ pub use membership::{AdmissionError, AuthenticatedPeer, Scheduler, is_at};
 pub use message::{
     BadFrame, Body, BundleEntry, BundleParts, DigestScope, EXCHANGES, ExchangeAddress, ExitNotice,
     GROUPS, GroupTerms, HEADER, Header, JobView, KeySpec, Look, MOST_DIGESTS, MOST_EXTENSIONS,
-    MemberReport, MemberState, Message, MessageKind, PartialFrame, Placement, RESUMES, SeenDigests,
-    SliceDigest, SliceName, VERSION, VerifiedFrame, WEIGHTS, copy, is_echo, read_table, write,
-    write_front, write_parts,
+    MemberReport, MemberState, Message, MessageKind, PartialFrame, Placement, RESUMES, SCALES,
+    SeenDigests, SliceDigest, SliceName, VERSION, VerifiedFrame, WEIGHTS, copy, is_echo,
+    read_table, write, write_front, write_parts,
 };
 pub use node::{DigestLook, GroupExit, Node, NodeStart};
 pub use peers::{OutgoingFrame, PeerEvent, TracedMessage};

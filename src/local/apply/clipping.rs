@@ -3,13 +3,37 @@
 
 use super::{Applier, HostWork};
 use crate::error::{Result, fail};
+use crate::key::Key;
+use crate::local::call::DataCall;
 use crate::local::merger::{Clipping, NonFinite};
 use crate::local::plan::KeyGroup;
 use crate::log::{Level, log};
 use crate::sys::DefaultFloats;
 
-/// Added to a norm that gradients are divided by, as in PyTorch.
-const EPS: f64 = 1e-6;
+/// The norm of the gradients of a call, key by key.
+#[derive(Default)]
+pub(crate) struct GlobalNorm {
+    squares: Option<f64>,
+    /// The first key with which it is not finite.
+    first_bad: Option<Key>,
+}
+
+impl GlobalNorm {
+    /// Adds a key whose gradient is its sum times a number.
+    pub(crate) fn add(&mut self, key: Key, rescale: f64, squares_of_sum: f64) {
+        let sum = self.squares.unwrap_or(0.0) + rescale * rescale * squares_of_sum;
+        self.squares = Some(sum);
+        if !sum.is_finite() {
+            self.first_bad.get_or_insert(key);
+        }
+    }
+}
+
+/// Makes a push whose norm is not finite a pull.
+pub(crate) fn skip(groups: &mut Vec<KeyGroup>) {
+    groups.retain(|group| !group.outs.is_empty());
+    groups.iter_mut().for_each(|group| group.values = 0..0);
+}
 
 impl Applier {
     /// Measures the gradients of a call, and gives the factor that clips them. If the norm is not finite the
@@ -21,8 +45,7 @@ impl Applier {
         clipping: Clipping,
     ) -> Result<f64> {
         let HostWork { call, handling, limits, .. } = *work;
-        let (mut squares, mut sums) = (None, Vec::new());
-        let mut first_bad = None;
+        let (mut norm, mut sums) = (GlobalNorm::default(), Vec::new());
         let floats = DefaultFloats::enter();
         for group in groups.iter().filter(|group| !group.values.is_empty()) {
             let push = work.on(group);
@@ -33,18 +56,29 @@ impl Applier {
                 .squares(push.slot, push.values, limits.cancel, &mut sums)
                 .map_err(|error| self.at(&push, &error))?
                 .ok_or_else(|| self.cancelled(push.call, &groups[0].slot))?;
-            let sum = squares.unwrap_or(0.0) + rescale * rescale * own;
-            squares = Some(sum);
-            if !sum.is_finite() && first_bad.is_none() {
-                first_bad = Some(push.slot.key);
-            }
+            norm.add(push.slot.key, rescale, own);
         }
-        let Some(norm) = squares.map(f64::sqrt) else { return Ok(1.0) };
-        let Some(key) = first_bad else {
-            self.counters.note_norm(norm, false);
-            return Ok((clipping.max_norm / (norm + EPS)).min(1.0));
-        };
         drop(floats);
+        let factor = self.factor(call, &norm, clipping)?;
+        if factor.is_none() {
+            skip(groups);
+        }
+        Ok(factor.unwrap_or(1.0))
+    }
+
+    /// What the gradients of a call are multiplied by; None for a call that is skipped.
+    pub(crate) fn factor(
+        &self,
+        call: DataCall,
+        norm: &GlobalNorm,
+        clipping: Clipping,
+    ) -> Result<Option<f64>> {
+        let GlobalNorm { squares: Some(squares), first_bad } = norm else { return Ok(Some(1.0)) };
+        let norm = squares.sqrt();
+        let Some(key) = *first_bad else {
+            self.counters.note_norm(norm, false);
+            return Ok(Some(clipping.factor(norm)));
+        };
         let is_skipped = clipping.non_finite == NonFinite::Skip;
         self.counters.note_norm(norm, is_skipped);
         let (call, key) = (call.name(), self.names.label(key));
@@ -56,8 +90,6 @@ impl Applier {
             ));
         }
         log(Level::Debug, || format!("{call}: skipped: the gradient of {key} is not finite"));
-        groups.retain(|group| !group.outs.is_empty());
-        groups.iter_mut().for_each(|group| group.values = 0..0);
-        Ok(1.0)
+        Ok(None)
     }
 }

@@ -30,6 +30,8 @@ use crate::optim::{Optimizer, OptimizerState, StateArrays, Stored};
 use crate::sys::DefaultFloats;
 use crate::sys::sync::{AtomicBool, Mutex};
 use crate::tensor::{Array, Buffer, Lent, Tensor, TensorMut};
+#[cfg(feature = "dist")]
+pub(crate) use clipping::{GlobalNorm, skip};
 
 /// Interval at which a wait for a key's lock checks whether its operation was cancelled.
 const CANCEL_POLL: Duration = Duration::from_millis(5);

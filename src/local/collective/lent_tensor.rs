@@ -5,6 +5,8 @@ use smallvec::SmallVec;
 
 use crate::error::{Error, Result};
 use crate::local::plan::Tensors;
+#[cfg(feature = "dist")]
+use crate::tensor::DType;
 use crate::tensor::{Lent, Tensor};
 
 /// A tensor that is lent to a call.
@@ -18,6 +20,13 @@ impl LentTensor {
     fn new(tensor: &Tensor<'_>) -> Self {
         let shape = tensor.shape().iter().copied().collect();
         Self { lent: Lent::new(tensor), shape, count: tensor.count() }
+    }
+
+    /// A plain array that the caller keeps until the call has ended.
+    #[cfg(feature = "dist")]
+    pub(crate) fn of_array(start: *mut u8, dtype: DType, count: usize) -> Self {
+        let extent = i64::try_from(count).unwrap_or(i64::MAX);
+        Self { lent: Lent::plain(start, dtype), shape: [extent].into_iter().collect(), count }
     }
 
     pub(crate) fn bytes(&self) -> usize {

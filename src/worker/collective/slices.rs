@@ -87,7 +87,7 @@ impl WorkerStore {
         deadline: Deadline,
     ) -> Result<Arc<PendingCall>> {
         let part = PendingKey::new(Arc::clone(slot), target, 0..0);
-        let order = KeyRequest { key: slot.key.id(), part: 0, what };
+        let order = KeyRequest { key: slot.key.id(), part: 0, scale: 0, what };
         let call = PendingCall::new(self.owner(), None, Plan::default(), vec![part]);
         let mut memory = CallMemory::default();
         memory.requests.push_back(order);

@@ -1,6 +1,7 @@
 //! Exchanges with the other workers (also called: collective communication): collective calls as exchanges of the
 //! protocol, over a transport of their own that opens with the first call.
 
+mod clipping;
 mod layout;
 mod run;
 mod span;
@@ -25,6 +26,7 @@ use crate::panics;
 use crate::runtime::{BlockPool, Bytes, Driver, DriverHost, ReceiveTarget};
 use crate::tensor::DType;
 use crate::transport;
+pub(super) use clipping::WEIGHED;
 use kvstore_protocol::{
     EXCHANGES, ExchangeAction, ExchangeAddress, ExchangeId, ExchangeTerms, Exchanges, Failure,
     Header, Limits, Node, Peer, Reason,
@@ -57,6 +59,22 @@ pub(super) struct ExchangeHost {
     local: Arc<Local>,
     /// The driver of the worker, which knows who is in the job.
     book: Weak<Driver<CompletionTable>>,
+}
+
+/// What an exchange is part of.
+#[derive(Clone, Copy)]
+struct ExchangePurpose {
+    /// The name of the call.
+    name: &'static str,
+    /// The terms, if they are not those of the collective call.
+    terms: Option<ExchangeTerms>,
+}
+
+impl ExchangePurpose {
+    /// A collective call of the program.
+    fn of(call: &CollectiveCall) -> Self {
+        Self { name: call.head.kind.name(), terms: None }
+    }
 }
 
 /// Work behind a step of the machine.
@@ -197,7 +215,7 @@ impl WorkerStore {
         &self,
         call: CollectiveCall,
         driver: &Arc<Driver<ExchangeHost>>,
-        ticket: Option<u64>,
+        (purpose, ticket): (ExchangePurpose, Option<u64>),
         deadline: Deadline,
     ) -> Result<(ExchangeId, Arc<ExchangeRun>)> {
         let (head, of_each) = (call.head, call.values.len());
@@ -205,8 +223,8 @@ impl WorkerStore {
         let seat = self.seat();
         let all = u64::from(seat.workers) * if is_scattered { 1 } else { of_each as u64 };
         let reducer = Reducer::new(self.local.keys.team, call.dtype, head.reduction, all);
-        let owner =
-            RunOwner { ticket, home: Arc::clone(driver) as Arc<_>, group: self.group.clone() };
+        let (name, home, group) = (purpose.name, Arc::clone(driver) as Arc<_>, self.group.clone());
+        let owner = RunOwner { name, ticket, home, group };
         let mut run = ExchangeRun::new(call, seat, reducer, owner)?;
         let mean_of = if head.reduction == Reduction::Mean { of_each } else { 0 };
         let reduction = if head.kind.reduces() { head.reduction as u32 } else { 0 };
@@ -216,7 +234,8 @@ impl WorkerStore {
             Deadline::Never => driver.moment(None),
             Deadline::At(end) => driver.moment(Some(end)),
         };
-        let plan = run.plan(what, self.workers, end)?;
+        let mut plan = run.plan(what, self.workers, end)?;
+        plan.terms = purpose.terms.unwrap_or(plan.terms);
         let run = Arc::new(run);
         let group = self.group_id();
         let begun = driver.step_with(|machine, open, now| {
@@ -229,25 +248,34 @@ impl WorkerStore {
 
     /// Makes a collective call, and waits for its end.
     pub(super) fn exchange_now(&self, call: CollectiveCall) -> Result<()> {
-        let name = call.head.kind.name();
-        self.check_writes(name)?;
+        let purpose = ExchangePurpose::of(&call);
+        self.check_writes(purpose.name)?;
         self.check_tree(&call)?;
         if self.seat().workers == 1 {
             return alone(&call, self.local.keys.team);
         }
         let deadline = self.local.deadline();
-        let driver = self.exchanges(name, deadline)?;
-        let (id, run) = self.begin_exchange(call, &driver, None, deadline)?;
+        let driver = self.exchanges(purpose.name, deadline)?;
+        let begun = self.begin_exchange(call, &driver, (purpose, None), deadline)?;
+        Self::await_exchange(&driver, &begun)
+    }
+
+    /// Waits for the end of an exchange.
+    fn await_exchange(
+        driver: &Arc<Driver<ExchangeHost>>,
+        (id, run): &(ExchangeId, Arc<ExchangeRun>),
+    ) -> Result<()> {
         let expire = || {
             let failure = Failure::new(Reason::Timeout, "it was interrupted");
-            driver.step(|machine, _| machine.give_up(id, &failure));
+            driver.step(|machine, _| machine.give_up(*id, &failure));
         };
         run.outcome().wait(expire).unwrap_or_else(|| Err(closed()))
     }
 
     /// Begins a collective call; its result is that of the ticket.
     pub(super) fn exchange_with_ticket(&self, call: CollectiveCall) -> Result<u64> {
-        let name = call.head.kind.name();
+        let purpose = ExchangePurpose::of(&call);
+        let name = purpose.name;
         self.check_writes(name)?;
         self.check_tree(&call)?;
         let deadline = self.local.deadline();
@@ -258,7 +286,8 @@ impl WorkerStore {
         match driver {
             None => _ = self.local.tickets.finish(sequence, alone(&call, self.local.keys.team)),
             Some(driver) => {
-                if let Err(error) = self.begin_exchange(call, &driver, Some(sequence), deadline) {
+                let of_call = (purpose, Some(sequence));
+                if let Err(error) = self.begin_exchange(call, &driver, of_call, deadline) {
                     self.local.tickets.retract(sequence);
                     return Err(error);
                 }
@@ -437,13 +466,16 @@ impl DriverHost for ExchangeHost {
 /// The call of terms, for texts.
 fn describe(terms: &ExchangeTerms) -> String {
     let (kind, reduction) = (terms.what & 0xff, terms.what >> 8 & 0xff);
+    let dtype = DType::from_code(terms.dtype).map_or("unknown", DType::name);
+    if kind == clipping::CODE {
+        return clipping::describe(terms, dtype);
+    }
     let Some(kind) = CollectiveKind::ALL.into_iter().find(|it| *it as u32 == kind) else {
         return format!("the unknown call {kind}");
     };
     let reduction = Reduction::ALL.into_iter().find(|it| *it as u32 == reduction && kind.reduces());
     let name = reduction
         .map_or_else(|| kind.name().into(), |it| format!("{} ({})", kind.name(), it.name()));
-    let dtype = DType::from_code(terms.dtype).map_or("unknown", DType::name);
     let root = if kind.has_root() { format!(" with root {}", terms.root) } else { String::new() };
     let number = terms.what >> 16;
     let of_each = if number > 1 { format!(" over {number} values") } else { String::new() };

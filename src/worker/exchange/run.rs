@@ -31,6 +31,8 @@ pub(super) trait ExchangeHome: Send + Sync {
 
 /// What a call belongs to.
 pub(super) struct RunOwner {
+    /// The name of the call.
+    pub(super) name: &'static str,
     /// Number of the ticket, for a call that has one.
     pub(super) ticket: Option<u64>,
     pub(super) home: Arc<dyn ExchangeHome>,
@@ -185,7 +187,7 @@ impl ExchangeRun {
 
     /// The name of the call.
     pub(super) fn name(&self) -> &'static str {
-        self.call.head.kind.name()
+        self.owner.name
     }
 
     fn place_of(&self, from: u32, is_result: bool) -> ByteSpan {

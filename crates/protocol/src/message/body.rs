@@ -27,10 +27,10 @@ impl MemberState {
 /// Mask of the features of this build, which members learn from Hello and the address book. A message that only
 /// some members take is sent to those that have its feature.
 #[cfg(not(feature = "wire-next"))]
-pub(crate) const FEATURES: u64 = SUMS_BY_TREE | WEIGHTS | RESUMES | EXCHANGES | GROUPS;
+pub(crate) const FEATURES: u64 = SUMS_BY_TREE | WEIGHTS | RESUMES | EXCHANGES | GROUPS | SCALES;
 #[cfg(feature = "wire-next")]
 pub(crate) const FEATURES: u64 =
-    SUMS_BY_TREE | WEIGHTS | RESUMES | EXCHANGES | GROUPS | super::next::FEATURE;
+    SUMS_BY_TREE | WEIGHTS | RESUMES | EXCHANGES | GROUPS | SCALES | super::next::FEATURE;
 
 /// Bit of the features: the member knows the term `sum_order`.
 pub(crate) const SUMS_BY_TREE: u64 = 1;
@@ -46,6 +46,9 @@ pub const EXCHANGES: u64 = 8;
 
 /// Bit of the features: the member takes messages of groups of workers.
 pub const GROUPS: u64 = 16;
+
+/// Bit of the features: the member multiplies the sum of a round by the scale of its pushes.
+pub const SCALES: u64 = 32;
 
 /// Where a worker listens for other workers (also: rendezvous information), for exchanges.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

@@ -217,6 +217,9 @@ pub struct Header {
     /// Extension field: part of a push in the tree of its round, the first leaf and, from bit 32 on, the number
     /// of leaves; 0 for a push that is no part of a tree.
     pub part: u64,
+    /// Extension field: what the sum of the round is multiplied by before its merge rule, the bits of a float64; 0 for
+    /// a push whose round is not scaled.
+    pub scale: u64,
     /// Extension field: group of workers that the message concerns; 0 for the workers of the job.
     pub group: u64,
     /// Extension fields of a received message that this release does not know.
@@ -251,6 +254,7 @@ impl Default for Header {
             codec: 0,
             weight: 0,
             part: 0,
+            scale: 0,
             group: 0,
             skipped: 0,
             #[cfg(feature = "wire-next")]

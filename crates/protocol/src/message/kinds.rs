@@ -245,11 +245,12 @@ messages! {
         version > COLLECTIVE => "servers merge nothing by a collective call",
     ]
     /// Contribution of a worker to a round of a slice. `granted`: it costs no credit. `answer`: it asks for
-    /// the value of its round. `weight` is 0 for a push without one, and `part` for one that
-    /// is no part of a tree.
+    /// the value of its round. `weight` is 0 for a push without one, `part` for one that is no
+    /// part of a tree, and `scale` for one whose round is not scaled.
     Push<D> {
         key: u64, generation: u32, slice: u32, round: u64, offset: u64, total: u64,
         request: u64, setting: u64, priority: i32, codec: u16, weight: u64, part: u64,
+        scale: u64,
         | granted: GRANTED, | answer: ANSWER,
         => data: D
     } [

@@ -26,7 +26,7 @@ pub(crate) use body::{
 };
 pub use body::{
     EXCHANGES, ExchangeAddress, ExitNotice, GROUPS, KeySpec, MemberState, Placement, RESUMES,
-    SliceName, WEIGHTS,
+    SCALES, SliceName, WEIGHTS,
 };
 pub use bundle::{BundleEntry, BundleParts, read_table, write_parts};
 pub(crate) use bundle::{MOST_BYTES, MOST_PARTS, SpareBundles};

@@ -44,6 +44,7 @@ fn any_header(random: &mut Random) -> Header {
         codec: short(random),
         weight: random.next(),
         part: random.next(),
+        scale: random.next(),
         ..Header::default()
     }
 }
@@ -135,6 +136,7 @@ fn a_bundle_has_the_fields_of_its_parts_and_is_otherwise_of_its_frame() {
                 codec: of_part.codec,
                 weight: of_part.weight,
                 part: of_part.part,
+                scale: of_part.scale,
                 ..bundle.head.clone()
             };
             assert_eq!((&read.head, content(read)), (&expected, content(part)), "seed {seed}");
@@ -574,7 +576,7 @@ fn extension_fields_of_a_later_release_are_skipped_and_counted() {
 fn extension_fields_that_do_not_make_up_their_length_are_refused() {
     let part = |seed| {
         let mut part = any_part(&mut Random::new(seed));
-        (part.head.weight, part.head.part) = (0, 0);
+        (part.head.weight, part.head.part, part.head.scale) = (0, 0, 0);
         part
     };
     let plain = write_frame(&part(5));

@@ -66,6 +66,8 @@ pub enum ServerAction<D> {
         weight: u64,
         /// Part of the tree, as [`Worker::set_part`](crate::Worker::set_part) got it; 0 without one.
         part: u64,
+        /// Scale of the round, as [`Worker::scale`](crate::Worker::scale) got it; 0 without one.
+        scale: u64,
         /// Contribution, of the length of the slice if it is raw.
         data: D,
     },
@@ -366,7 +368,8 @@ impl<D: Data> Server<D> {
     fn push(&mut self, rank: u32, push: Push<D>) -> Handled {
         let free = self.workers.limits.credit().saturating_sub(self.used[rank as usize]);
         let (name, bytes) = (push.name(), push.data.len());
-        let Push { round, request, granted, codec, setting, weight, part, priority, .. } = push;
+        let Push { round, request, granted, codec, setting, weight, part, scale, priority, .. } =
+            push;
         let Some(slice) = self.keys.slice_mut(name) else {
             self.fail(rank, name, request, &unknown(name.slice));
             return Ok(());
@@ -386,7 +389,8 @@ impl<D: Data> Server<D> {
             self.fail(rank, name, request, &failure);
             return Ok(());
         }
-        let contribution = Contribution { data: push.data, paid, setting, codec, weight, part };
+        let contribution =
+            Contribution { data: push.data, paid, setting, codec, weight, part, scale };
         slice.push(rank, round, contribution, &mut self.spare);
         let before = slice.came(self.tally.now);
         if push.answer {
@@ -507,7 +511,7 @@ impl<D: Data> Server<D> {
                 round,
                 rank,
                 first,
-                contribution: Contribution { data, paid, codec, setting, weight, part },
+                contribution: Contribution { data, paid, codec, setting, weight, part, scale },
             } => {
                 self.held_bytes -= data.len();
                 self.actions.push(ServerAction::Add {
@@ -519,6 +523,7 @@ impl<D: Data> Server<D> {
                     setting,
                     weight,
                     part,
+                    scale,
                     data,
                 });
                 self.give_back(rank, paid);

@@ -21,6 +21,8 @@ pub(super) struct Contribution<D> {
     pub(super) weight: u64,
     /// Its part of the tree of the round; 0 without one.
     pub(super) part: u64,
+    /// Bits of what its round is scaled by; 0 without one.
+    pub(super) scale: u64,
 }
 
 /// A held push, by round and rank.
@@ -444,7 +446,9 @@ mod tests {
 
     fn push(slice: &mut Slice<Bytes>, rank: u32, round: u64) {
         let data = Bytes::new(&[0; 4]);
-        let contribution = Contribution { data, paid: 4, setting: 0, codec: 0, weight: 0, part: 0 };
+        let (weight, part, scale) = (0, 0, 0);
+        let contribution =
+            Contribution { data, paid: 4, setting: 0, codec: 0, weight, part, scale };
         slice.push(rank, round, contribution, &mut SpareBacklogs::default());
     }
 

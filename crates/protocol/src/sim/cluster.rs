@@ -8,7 +8,7 @@ use super::cancellation::{Haste, Lives};
 use super::coverage::Met;
 use super::frames::{read_frame, write_frame};
 use super::later::{Later, skipped};
-use super::model::{Model, part_of, weight_of};
+use super::model::{Model, part_of, scale_of, weight_of};
 use super::network::{Happening, Network};
 use super::observer::ONLOOKER;
 use super::program::{self, Line};
@@ -489,7 +489,7 @@ impl Cluster {
         program.done = true;
     }
 
-    /// Counts a push; sets its weight, and its part of a tree.
+    /// Counts a push; sets its weight, its part of a tree, and its scale.
     fn count(
         &mut self,
         key: u64,
@@ -502,6 +502,7 @@ impl Cluster {
         self.model.begin_push(key, me.rank, *count, program.settings);
         worker.weigh(weight_of(key, me.rank, *count));
         worker.set_part(part_of(key, me.rank, *count));
+        worker.scale(scale_of(key, me.rank, *count));
     }
 
     fn finish(

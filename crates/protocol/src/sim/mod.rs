@@ -50,6 +50,7 @@ pub(super) fn a_push(
         codec: 0,
         weight: 0,
         part: 0,
+        scale: 0,
         granted: false,
         answer: false,
         data,

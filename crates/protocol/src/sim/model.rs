@@ -31,6 +31,12 @@ pub(super) fn part_of(key: u64, rank: u32, round: u64) -> u64 {
     if number.is_multiple_of(2) { 0 } else { number << 32 | u64::from(rank) }
 }
 
+/// Scale of the round of a push, as the bits of a message; a quarter of the pushes have one.
+pub(super) fn scale_of(key: u64, rank: u32, round: u64) -> u64 {
+    let number = key + u64::from(rank) + 3 * round;
+    if number % 4 == 1 { number << 20 | 1 } else { 0 }
+}
+
 /// Merge rule of a setting: none replaces the value; a setting halves it and adds the scaled sum.
 fn merge(stored: f32, sum: f32, scale: Option<f32>) -> f32 {
     match scale {
@@ -115,6 +121,7 @@ impl Model {
                 codec,
                 weight,
                 part,
+                scale,
                 data,
                 ..
             } => {
@@ -123,6 +130,8 @@ impl Model {
                 assert_eq!(weight, expected, "not the weight that worker {from} pushed");
                 let expected = part_of(slice.key, from, round);
                 assert_eq!(part, expected, "not the part that worker {from} pushed");
+                let expected = scale_of(slice.key, from, round);
+                assert_eq!(scale, expected, "not the scale that worker {from} pushed");
                 self.add(rank, slice, (round, from), first, &data);
             }
             ServerAction::Close { slice, round, setting } => self.close(slice, round, setting),

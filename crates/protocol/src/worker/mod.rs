@@ -146,6 +146,7 @@ pub struct Worker<D> {
     /// Of the pushes that are requested next.
     weight: u64,
     part: u64,
+    scale: u64,
     pushes: PushPhase,
     /// Operation that announces the number of pushes of each key, and the position of the next key in the
     /// table.

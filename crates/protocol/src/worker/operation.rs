@@ -21,8 +21,8 @@ pub(super) enum OperationKind<D> {
         spec: Box<KeySpec>,
         data: D,
     },
-    /// With `answer`, the value of its round is pulled as well. `setting` is the program's last one. `weight` and
-    /// `part` are those of the message.
+    /// With `answer`, the value of its round is pulled as well. `setting` is the program's last one. `weight`, `part`
+    /// and `scale` are those of the message.
     Push {
         round: u64,
         data: D,
@@ -31,6 +31,7 @@ pub(super) enum OperationKind<D> {
         setting: u64,
         weight: u64,
         part: u64,
+        scale: u64,
     },
     /// Of the whole value, or with a query for each slice. `sought`: the key was searched again, as other
     /// workers may have moved it.

@@ -78,6 +78,12 @@ impl<D: Data> Worker<D> {
         self.part = part;
     }
 
+    /// Has the sums of the rounds of pushes that are requested from now on multiplied before their merge rules: the
+    /// bits of a float64, opaque to the protocol; 0 for no scale.
+    pub fn scale(&mut self, scale: u64) {
+        self.scale = scale;
+    }
+
     fn a_push(&self, data: D, priority: i32, answer: bool) -> OperationKind<D> {
         OperationKind::Push {
             round: 0,
@@ -87,6 +93,7 @@ impl<D: Data> Worker<D> {
             setting: self.settings,
             weight: self.weight,
             part: self.part,
+            scale: self.scale,
         }
     }
 
@@ -481,7 +488,8 @@ impl<D: Data> Worker<D> {
 
     fn send_slice(&mut self, id: OpId, slice: u32, granted: bool) {
         let Some(op) = self.ops.get_mut(id) else { return };
-        let OperationKind::Push { round, data, priority, answer, setting, weight, part } = &op.what
+        let OperationKind::Push { round, data, priority, answer, setting, weight, part, scale } =
+            &op.what
         else {
             return;
         };
@@ -502,6 +510,7 @@ impl<D: Data> Worker<D> {
             codec: data.codec(),
             weight: *weight,
             part: *part,
+            scale: *scale,
             granted,
             answer: *answer,
             data: data_of_slice,

@@ -51,6 +51,7 @@ impl<D: Data> NodeRole<D> for Worker<D> {
             settings: 0,
             weight: 0,
             part: 0,
+            scale: 0,
             agreement_given_up: None,
             agreements: COLLECTIVE,
             setting: 0,

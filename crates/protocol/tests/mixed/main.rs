@@ -28,7 +28,7 @@ const SCHEDULER: &str = "scheduler";
 /// The bit of the mask of features that docs/internals/wire.md keeps for the build with `wire-next`.
 const FEATURE: u64 = 1 << 63;
 /// The features of both builds.
-const SHARED: u64 = 31;
+const SHARED: u64 = 63;
 /// Maximum virtual time of a job, in microseconds.
 const END: u64 = 120_000_000;
 

@@ -20,6 +20,7 @@ const ROUNDS: u64 = 6;
 const WEIGHT: u64 = 700;
 /// Part of the pushes to key 0 in a tree.
 const PART: u64 = 2 << 32;
+const SCALE: u64 = 3 << 32;
 const DEADLINE: u64 = 60_000 * MS;
 
 #[derive(Clone)]
@@ -143,9 +144,10 @@ impl Part for Summing {
                 ServerAction::Install { slice, data, .. } => {
                     self.slices.insert(slice, (data, Vec::new()));
                 }
-                ServerAction::Add { slice, first, weight, part, data, .. } => {
+                ServerAction::Add { slice, first, weight, part, scale, data, .. } => {
                     assert_eq!(weight, WEIGHT + slice.key, "releases share this field");
                     assert_eq!(part, PART + slice.key, "releases share this field");
+                    assert_eq!(scale, SCALE + slice.key, "releases share this field");
                     let sum = &mut self.slices.get_mut(&slice).unwrap().1;
                     if first {
                         *sum = data.values();
@@ -200,6 +202,7 @@ impl Training {
                     let data = Bytes::of(elements, (rank + 1.0) * scale);
                     program.weigh(WEIGHT + key);
                     program.set_part(PART + key);
+                    program.scale(SCALE + key);
                     let id = if key % 2 == 0 {
                         program.pushpull(key, data, 0, now, deadline).unwrap()
                     } else {

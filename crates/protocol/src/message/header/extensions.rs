@@ -20,6 +20,8 @@ const FIELD: usize = FRONT + 8;
 const WEIGHT: u8 = 2;
 /// Number of the part of a push in the tree of its round.
 const PART: u8 = 5;
+/// Number of what the sum of the round of a push is multiplied by.
+const SCALE: u8 = 10;
 /// Number of the group of a message.
 const GROUP: u8 = 12;
 
@@ -29,9 +31,8 @@ fn known(head: &Header) -> impl Iterator<Item = (u8, u64)> + use<> {
     let next = [(next::FIELD, head.next)];
     #[cfg(not(feature = "wire-next"))]
     let next = [];
-    let all =
-        [(WEIGHT, head.weight), (PART, head.part), (GROUP, head.group)].into_iter().chain(next);
-    all.filter(|(_, value)| *value != 0)
+    let all = [(WEIGHT, head.weight), (PART, head.part), (SCALE, head.scale), (GROUP, head.group)];
+    all.into_iter().chain(next).filter(|(_, value)| *value != 0)
 }
 
 /// Sets a field that this release knows; false if it does not.
@@ -44,6 +45,7 @@ fn set(head: &mut Header, number: u8, value: &[u8]) -> bool {
     let field = match number {
         WEIGHT => &mut head.weight,
         PART => &mut head.part,
+        SCALE => &mut head.scale,
         GROUP => &mut head.group,
         _ => return false,
     };
@@ -70,6 +72,7 @@ pub(in crate::message) fn clear(head: &mut Header) {
     head.skipped = 0;
     head.weight = 0;
     head.part = 0;
+    head.scale = 0;
     head.group = 0;
     #[cfg(feature = "wire-next")]
     {
