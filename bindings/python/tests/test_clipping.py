@@ -6,6 +6,7 @@ import threading
 import kvstore
 import numpy as np
 import pytest
+from support import output_of_job
 
 SHAPES = {"conv": (8, 3, 5, 5), "bias": (), "empty": (0, 4), "wide": (300, 70), "long": (70_001,)}
 
@@ -115,6 +116,61 @@ def test_what_cannot_be_clipped_is_refused():
         with pytest.raises(kvstore.UnsupportedError, match="rows"):
             kv.push_rows("w", np.array([1]), np.ones((1, 2), np.float32))
         assert kvstore.capable("clipping")
+
+
+JOB = """
+import math, sys
+import numpy as np
+import kvstore
+
+kv = kvstore.create("dist_sync")
+rank, workers = kv.rank, kv.num_workers
+shapes = {"w": (300, 40), "b": (40,), "e": (7, 3)}
+
+def gradients(rank, step):
+    random = np.random.default_rng([rank, step])
+    size = [1, 1e-4, 50][step % 3]
+    return {name: random.standard_normal(shape) * size for name, shape in shapes.items()}
+
+weights = {name: np.ones(shape) for name, shape in shapes.items()}
+kv.init(weights)
+kv.set_optimizer("sgd", learning_rate=0.1)
+kv.set_clipping(2.0)
+clipped = 0
+for step in range(6):
+    kv.push(gradients(rank, step))
+    sums = gradients(0, step)
+    for other in range(1, workers):
+        for name, gradient in gradients(other, step).items():
+            sums[name] += gradient
+    norm = math.sqrt(sum(float((gradient * gradient).sum()) for gradient in sums.values()))
+    assert math.isclose(kv.last_norm().norm, norm, rel_tol=1e-12), (kv.last_norm(), norm)
+    factor = min(1, 2 / (norm + 1e-6))
+    clipped += factor < 1
+    out = {name: np.empty(shape) for name, shape in shapes.items()}
+    kv.pull(out=out)
+    for name, weight in weights.items():
+        weight -= 0.1 * factor * sums[name]
+        assert np.allclose(out[name], weight, rtol=1e-9, atol=1e-12), (step, name)
+assert 0 < clipped < 6, clipped
+bad = gradients(rank, 0)
+if rank == 1:
+    bad["b"][3] = math.nan
+kv.push(bad)
+after = {name: np.empty(shape) for name, shape in shapes.items()}
+kv.pull(out=after)
+assert all((after[name] == out[name]).all() for name in shapes)
+assert kv.last_norm().skips == 1
+kv.barrier(timeout=30)
+kv.close()
+print("done", rank)
+"""
+
+
+@pytest.mark.parametrize("workers", [2, 3])
+def test_a_job_clips_the_sums_of_its_rounds(workers):
+    output = output_of_job(JOB, workers)
+    assert output.count("done") == workers, output
 
 
 RULES = {
