@@ -1,7 +1,9 @@
 //! Clipping by the norm of all gradients of a call (also called: global norm). The gradients are measured before
 //! the first key changes: the norm depends on the values of the call alone, so no key is locked meanwhile.
 
-use super::{Applier, HostWork};
+use std::hint::black_box;
+
+use super::{Applier, HostWork, with_default_floats};
 use crate::error::{Result, fail};
 use crate::key::Key;
 use crate::local::call::DataCall;
@@ -58,6 +60,7 @@ impl Applier {
                 .ok_or_else(|| self.cancelled(push.call, &groups[0].slot))?;
             norm.add(push.slot.key, rescale, own);
         }
+        let norm = black_box(norm);
         drop(floats);
         let factor = self.factor(call, &norm, clipping)?;
         if factor.is_none() {
@@ -74,10 +77,14 @@ impl Applier {
         clipping: Clipping,
     ) -> Result<Option<f64>> {
         let GlobalNorm { squares: Some(squares), first_bad } = norm else { return Ok(Some(1.0)) };
-        let norm = squares.sqrt();
+        // The compiler must not compute either outside of the closure, where the caller's rounding holds.
+        let (norm, factor) = with_default_floats(|| {
+            let norm = black_box(*squares).sqrt();
+            black_box((norm, clipping.factor(norm)))
+        });
         let Some(key) = *first_bad else {
             self.counters.note_norm(norm, false);
-            return Ok(Some(clipping.factor(norm)));
+            return Ok(Some(factor));
         };
         let is_skipped = clipping.non_finite == NonFinite::Skip;
         self.counters.note_norm(norm, is_skipped);

@@ -1,6 +1,7 @@
 //! Clipping in a job: before any worker pushes, all sum the gradients of a call as its round will, each worker a part,
 //! and share the sums of squares of blocks, from which all compute the same norm.
 
+use std::hint::black_box;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -101,10 +102,14 @@ impl WorkerStore {
         let mut clipped = ClippedCall { name, values, fingerprint, deadline, begun: 0 };
         let squares = self.squares(&gradients, &mut clipped)?;
         let mut norm = GlobalNorm::default();
+        let floats = DefaultFloats::enter();
         for KeyGradient { group, rescale, blocks } in &gradients {
             let of_key = squares[blocks.clone()].iter().fold(0.0, |all, sum| all + sum);
             norm.add(group.slot.key, *rescale, of_key);
         }
+        // The compiler must not add behind the guard, where the caller's rounding holds.
+        let norm = black_box(norm);
+        drop(floats);
         let factor = self.local.applier.factor(call, &norm, clipping)?;
         if factor.is_none() {
             skip(&mut plan.groups);
