@@ -7,9 +7,12 @@
 )]
 #![allow(clippy::unwrap_used, reason = "a failed test")]
 
+mod common;
+
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use common::norms::{factor, squares};
 use kvstore::ErrorKind::{InvalidArgument, Unsupported};
 use kvstore::{Config, Error, ErrorKind, Key, LastNorm, NonFinite, Store, Tensor, TensorMut, bf16};
 use kvstore_protocol::testing::Random;
@@ -31,22 +34,6 @@ fn refused(result: Result<(), Error>, kind: ErrorKind) -> String {
     let error = result.unwrap_err();
     assert_eq!(error.kind(), kind, "{error}");
     error.to_string()
-}
-
-/// The sum of the squares of a gradient: blocks of 2,048, eight sums in each, which are added in pairs.
-fn squares(gradient: &[f64]) -> f64 {
-    gradient.chunks(2048).fold(0.0, |all, block| {
-        let mut sums = [0.0; 8];
-        block.iter().enumerate().for_each(|(at, number)| sums[at % 8] += number * number);
-        for half in [4, 2, 1] {
-            (0..half).for_each(|at| sums[at] += sums[at + half]);
-        }
-        all + sums[0]
-    })
-}
-
-fn factor(max_norm: f64, norm: f64) -> f64 {
-    (max_norm / (norm + 1e-6)).min(1.0)
 }
 
 /// A value of a key after a step of `sgd`.

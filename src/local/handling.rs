@@ -16,6 +16,16 @@ use crate::kernel::SumOrder;
 use crate::key::Key;
 use crate::optim::Optimizer;
 
+impl Handling {
+    /// The first key of a call whose gradient is to be clipped.
+    pub(crate) fn first_clipped<'a>(&self, groups: &'a [KeyGroup]) -> Option<&'a KeyGroup> {
+        self.clipping?;
+        groups.iter().find(|group| {
+            !group.values.is_empty() && self.rescale_of(group.slot.key, group.slot.dtype).is_some()
+        })
+    }
+}
+
 impl Local {
     pub(crate) fn set_merger(&self, merger: Merger) {
         // The check accepts everything.
@@ -79,14 +89,7 @@ impl Local {
         plan: &Plan,
         handling: &Handling,
     ) -> Result<()> {
-        if handling.clipping.is_none() {
-            return Ok(());
-        }
-        let has_gradient = |group: &&KeyGroup| {
-            !group.values.is_empty()
-                && handling.rescale_of(group.slot.key, group.slot.dtype).is_some()
-        };
-        let Some(group) = plan.groups.iter().find(has_gradient) else { return Ok(()) };
+        let Some(group) = handling.first_clipped(&plan.groups) else { return Ok(()) };
         let (name, key) = (call.name(), self.applier.names.label(group.slot.key));
         if call == DataCall::PushRows {
             return Err(fail!(

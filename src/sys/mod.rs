@@ -8,6 +8,7 @@ pub(crate) mod descriptors;
 pub(crate) mod spin;
 pub(crate) mod sync;
 
+use std::hint::black_box;
 #[cfg(feature = "dist")]
 use std::os::fd::RawFd;
 use std::ptr::NonNull;
@@ -252,6 +253,14 @@ impl DefaultFloats {
         }
         Self { host }
     }
+}
+
+/// Computes in the default floating-point environment. The compiler does not know that the environment matters to
+/// arithmetic: it can move none of it out of here, neither before nor behind.
+#[inline]
+pub(crate) fn with_default_floats<T>(compute: impl FnOnce() -> T) -> T {
+    let _floats = DefaultFloats::enter();
+    black_box(black_box(compute)())
 }
 
 impl Drop for DefaultFloats {

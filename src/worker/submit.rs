@@ -80,12 +80,7 @@ impl WorkerStore {
 
     /// Refuses a push with a ticket whose gradients are to be measured: it would wait for other workers.
     pub(super) fn check_unclipped(&self, call: DataCall, plan: &Plan) -> Result<()> {
-        let handling = self.local.handling.read();
-        let has_gradient = |group: &&KeyGroup| {
-            !group.values.is_empty()
-                && handling.rescale_of(group.slot.key, group.slot.dtype).is_some()
-        };
-        if handling.clipping.is_none() || !plan.groups.iter().any(|group| has_gradient(&group)) {
+        if self.local.handling.read().first_clipped(&plan.groups).is_none() {
             return Ok(());
         }
         Err(fail!(

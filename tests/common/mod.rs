@@ -13,6 +13,7 @@ pub mod long_link;
 pub mod memory;
 pub mod model;
 pub mod network;
+pub mod norms;
 pub mod opaque;
 pub mod random;
 pub mod releases;

@@ -7,6 +7,7 @@ use kvstore::ErrorKind::{Differs, InvalidArgument, PeerLost, Timeout, Unsupporte
 use kvstore::{Error, Key, NonFinite, Reduction, Store, Tensor, TensorMut, bf16, f16};
 
 use super::common::folder::Folder;
+use super::common::norms::{factor, squares};
 use super::job::{Job, failure};
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -44,27 +45,14 @@ fn gradient(workers: usize, step: usize, key: usize) -> Vec<f32> {
     sum(&own)
 }
 
-/// The sum of the squares of a gradient: blocks of 2,048, eight sums in each, which are added in pairs.
-fn squares(gradient: impl IntoIterator<Item = f64>) -> f64 {
-    let gradient: Vec<f64> = gradient.into_iter().collect();
-    gradient.chunks(2048).fold(0.0, |all, block| {
-        let mut sums = [0.0; 8];
-        block.iter().enumerate().for_each(|(at, number)| sums[at % 8] += number * number);
-        for half in [4, 2, 1] {
-            (0..half).for_each(|at| sums[at] += sums[at + half]);
-        }
-        all + sums[0]
-    })
+fn doubles(numbers: impl Iterator<Item = f32>) -> Vec<f64> {
+    numbers.map(f64::from).collect()
 }
 
 fn norm(workers: usize, step: usize, rescale: f64) -> f64 {
     let of_key =
-        |key| rescale * rescale * squares(gradient(workers, step, key).into_iter().map(f64::from));
+        |key| rescale * rescale * squares(&doubles(gradient(workers, step, key).into_iter()));
     (0..SIZES.len()).map(of_key).fold(0.0, |all, sum| all + sum).sqrt()
-}
-
-fn factor(max_norm: f64, norm: f64) -> f64 {
-    (max_norm / (norm + 1e-6)).min(1.0)
 }
 
 fn keys() -> Vec<Key> {
@@ -283,7 +271,7 @@ fn gradients_of_all_float_types_count() {
         let ranks = [0, 1, 2];
         let rounded = |of: &dyn Fn(usize) -> Vec<f32>, round: &dyn Fn(f32) -> f32| {
             let sum = sum(&ranks.map(of));
-            squares(sum.into_iter().map(|it| f64::from(round(it))))
+            squares(&doubles(sum.into_iter().map(round)))
         };
         let halves = rounded(&|rank| half(rank).into_iter().map(f16::to_f32).collect(), &|it| {
             f16::from_f32(it).to_f32()
@@ -292,7 +280,8 @@ fn gradients_of_all_float_types_count() {
             bf16::from_f32(it).to_f32()
         });
         let all = ranks.map(double);
-        let doubles = squares((0..count).map(|at| all[0][at] + all[1][at] + all[2][at]));
+        let sums = (0..count).map(|at| all[0][at] + all[1][at] + all[2][at]);
+        let doubles = squares(&sums.collect::<Vec<f64>>());
         let norm = (halves + doubles + brains).sqrt();
         assert_eq!(store.last_norm().unwrap().norm.to_bits(), norm.to_bits());
     });

@@ -1,16 +1,14 @@
 //! Clipping by the norm of all gradients of a call (also called: global norm). The gradients are measured before
 //! the first key changes: the norm depends on the values of the call alone, so no key is locked meanwhile.
 
-use std::hint::black_box;
-
-use super::{Applier, HostWork, with_default_floats};
+use super::{Applier, HostWork};
 use crate::error::{Result, fail};
 use crate::key::Key;
 use crate::local::call::DataCall;
 use crate::local::merger::{Clipping, NonFinite};
 use crate::local::plan::KeyGroup;
 use crate::log::{Level, log};
-use crate::sys::DefaultFloats;
+use crate::sys::with_default_floats;
 
 /// The norm of the gradients of a call, key by key.
 #[derive(Default)]
@@ -47,21 +45,21 @@ impl Applier {
         clipping: Clipping,
     ) -> Result<f64> {
         let HostWork { call, handling, limits, .. } = *work;
-        let (mut norm, mut sums) = (GlobalNorm::default(), Vec::new());
-        let floats = DefaultFloats::enter();
-        for group in groups.iter().filter(|group| !group.values.is_empty()) {
-            let push = work.on(group);
-            let rescale = handling.rescale_of(push.slot.key, push.slot.dtype);
-            let Some(rescale) = rescale else { continue };
-            let team = self.team_of(&push);
-            let own = team
-                .squares(push.slot, push.values, limits.cancel, &mut sums)
-                .map_err(|error| self.at(&push, &error))?
-                .ok_or_else(|| self.cancelled(push.call, &groups[0].slot))?;
-            norm.add(push.slot.key, rescale, own);
-        }
-        let norm = black_box(norm);
-        drop(floats);
+        let norm = with_default_floats(|| {
+            let (mut norm, mut sums) = (GlobalNorm::default(), Vec::new());
+            for group in groups.iter().filter(|group| !group.values.is_empty()) {
+                let push = work.on(group);
+                let rescale = handling.rescale_of(push.slot.key, push.slot.dtype);
+                let Some(rescale) = rescale else { continue };
+                let team = self.team_of(&push);
+                let own = team
+                    .squares(push.slot, push.values, limits.cancel, &mut sums)
+                    .map_err(|error| self.at(&push, &error))?
+                    .ok_or_else(|| self.cancelled(push.call, &groups[0].slot))?;
+                norm.add(push.slot.key, rescale, own);
+            }
+            Ok(norm)
+        })?;
         let factor = self.factor(call, &norm, clipping)?;
         if factor.is_none() {
             skip(groups);
@@ -77,10 +75,9 @@ impl Applier {
         clipping: Clipping,
     ) -> Result<Option<f64>> {
         let GlobalNorm { squares: Some(squares), first_bad } = norm else { return Ok(Some(1.0)) };
-        // The compiler must not compute either outside of the closure, where the caller's rounding holds.
         let (norm, factor) = with_default_floats(|| {
-            let norm = black_box(*squares).sqrt();
-            black_box((norm, clipping.factor(norm)))
+            let norm = squares.sqrt();
+            (norm, clipping.factor(norm))
         });
         let Some(key) = *first_bad else {
             self.counters.note_norm(norm, false);

@@ -27,8 +27,8 @@ use crate::interrupt;
 use crate::key::KeyNames;
 use crate::local::call::DataCall;
 use crate::optim::{Optimizer, OptimizerState, StateArrays, Stored};
-use crate::sys::DefaultFloats;
 use crate::sys::sync::{AtomicBool, Mutex};
+use crate::sys::{DefaultFloats, with_default_floats};
 use crate::tensor::{Array, Buffer, Lent, Tensor, TensorMut};
 #[cfg(feature = "dist")]
 pub(crate) use clipping::{GlobalNorm, skip};
@@ -547,9 +547,4 @@ impl Applier {
         let key = self.names.label(slot.key);
         fail!(KeyNotFound, "{call}: {key} was removed while the call was on its way")
     }
-}
-
-fn with_default_floats<T>(compute: impl FnOnce() -> T) -> T {
-    let _floats = DefaultFloats::enter();
-    compute()
 }

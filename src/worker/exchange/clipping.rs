@@ -1,7 +1,6 @@
 //! Clipping in a job: before any worker pushes, all sum the gradients of a call as its round will, each worker a part,
 //! and share the sums of squares of blocks, from which all compute the same norm.
 
-use std::hint::black_box;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,7 +19,7 @@ use crate::local::collective::{
 use crate::local::merger::Clipping;
 use crate::local::plan::{KeyGroup, Plan, Tensors};
 use crate::local::table::Slot;
-use crate::sys::DefaultFloats;
+use crate::sys::{DefaultFloats, with_default_floats};
 use crate::tensor::{Buffer, DType, Lent, Tensor, TensorMut};
 use crate::worker::WorkerStore;
 use crate::worker::submit::AT_ONCE;
@@ -101,15 +100,14 @@ impl WorkerStore {
         let values = &plan.values;
         let mut clipped = ClippedCall { name, values, fingerprint, deadline, begun: 0 };
         let squares = self.squares(&gradients, &mut clipped)?;
-        let mut norm = GlobalNorm::default();
-        let floats = DefaultFloats::enter();
-        for KeyGradient { group, rescale, blocks } in &gradients {
-            let of_key = squares[blocks.clone()].iter().fold(0.0, |all, sum| all + sum);
-            norm.add(group.slot.key, *rescale, of_key);
-        }
-        // The compiler must not add behind the guard, where the caller's rounding holds.
-        let norm = black_box(norm);
-        drop(floats);
+        let norm = with_default_floats(|| {
+            let mut norm = GlobalNorm::default();
+            for KeyGradient { group, rescale, blocks } in &gradients {
+                let of_key = squares[blocks.clone()].iter().fold(0.0, |all, sum| all + sum);
+                norm.add(group.slot.key, *rescale, of_key);
+            }
+            norm
+        });
         let factor = self.local.applier.factor(call, &norm, clipping)?;
         if factor.is_none() {
             skip(&mut plan.groups);

@@ -121,13 +121,8 @@ impl Applier {
     /// Refuses what cannot be done on a device yet, before anything is queued.
     fn check_codec(&self, work: &DeviceCall<'_>, groups: &[KeyGroup]) -> Result<()> {
         let mut pushed = groups.iter().filter(|group| !group.values.is_empty());
-        let Handling { codec, divisor, clipping, .. } = work.handling;
-        let has_gradient = |group: &&KeyGroup| {
-            work.handling.rescale_of(group.slot.key, group.slot.dtype).is_some()
-        };
-        if clipping.is_some()
-            && let Some(group) = pushed.clone().find(has_gradient)
-        {
+        let Handling { codec, divisor, .. } = work.handling;
+        if let Some(group) = work.handling.first_clipped(groups) {
             return Err(no_clipping_on_a_gpu(work.name, &self.names.label(group.slot.key)));
         }
         let is_plain = codec.is_none() && divisor.is_none();
