@@ -3,6 +3,19 @@
 #include <kvstore.h>
 #include <stdio.h>
 
+/* Far more than kv_create uses. */
+enum { STACK = 256 * 1024 };
+
+/* A store is built on the stack, and the bytes between its fields keep what an earlier call left there: the
+   pointer to the store before it. Each store would hold the one before it, and the last, which `main` still
+   has, would hold all of them. */
+static void overwrite_the_stack_below(void) {
+    volatile char below[STACK];
+    for (int i = 0; i < STACK; i++) {
+        below[i] = 0;
+    }
+}
+
 int main(void) {
     kv_store *store = NULL;
     /* Several, because a register or a stack slot may keep the last pointer alive. */
@@ -12,6 +25,7 @@ int main(void) {
             printf("kv_create: %s\n", kv_last_error());
             return 1;
         }
+        overwrite_the_stack_below();
     }
     return 0;
 }
