@@ -7,6 +7,8 @@
 )]
 #![allow(clippy::unwrap_used, reason = "a failed test")]
 
+use std::sync::Barrier;
+
 use kvstore::{Config, DType, ErrorKind, Key, Store, Tensor, TensorMut};
 use kvstore_protocol::testing::Random;
 use ndarray::Array2;
@@ -190,6 +192,8 @@ fn lists_beside_removals() {
     let first = [1i64; 8];
     let firsts: Vec<Tensor<'_>> = keys.iter().map(|_| Tensor::from(&first)).collect();
     store.init_list(&keys, &firsts).unwrap();
+    // No key is removed before both lists are bound.
+    let bound = Barrier::new(3);
     std::thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| {
@@ -203,6 +207,7 @@ fn lists_beside_removals() {
                         outs.iter_mut().map(TensorMut::from).collect(),
                     )
                     .unwrap();
+                bound.wait();
                 for _ in 0..500 {
                     if let Err(error) = list.pushpull() {
                         let kinds = [ErrorKind::KeyNotFound, ErrorKind::DtypeMismatch];
@@ -213,6 +218,7 @@ fn lists_beside_removals() {
         }
         scope.spawn(|| {
             let last = keys[keys.len() - 1];
+            bound.wait();
             for round in 0..200 {
                 store.remove(&[last]).unwrap();
                 if round % 2 == 0 {

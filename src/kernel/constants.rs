@@ -5,8 +5,8 @@ use std::ops::{Add, Div, Mul, Neg, Sub};
 
 use smallvec::SmallVec;
 
-use super::number::Number;
-use super::rule::{Formula, MAX_STATES};
+use super::number::{MAX_STATES, Number};
+use super::rule::Formula;
 
 /// Numbers of most formulas.
 const USUAL: usize = 16;

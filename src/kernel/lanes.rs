@@ -107,6 +107,9 @@ pub(super) trait Family {
     type One: Lanes;
 }
 
+/// A register of the loop that takes most elements.
+pub(super) type WideOf<F> = <<F as Family>::Wide as Lanes>::Register;
+
 /// The elements of a float dtype.
 pub(super) trait FloatFamily:
     Family<Wide: FloatLanes, Single: FloatLanes, Few: FloatLanes, One: FloatLanes>

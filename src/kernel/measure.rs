@@ -6,8 +6,8 @@ use std::ops::AddAssign;
 use std::slice::{from_raw_parts, from_raw_parts_mut};
 
 use super::loops::Loop;
-use super::number::Number;
-use super::rule::{Formula, KernelFormula, MAX_STATES, Rule, RuleTarget};
+use super::number::{MAX_STATES, Number};
+use super::rule::{Formula, KernelFormula, Rule, RuleTarget};
 use super::sum::Pass;
 use super::{Isa, SQUARES_BLOCK, TILE};
 use crate::tensor::DType;

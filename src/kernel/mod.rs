@@ -37,11 +37,14 @@ mod x86;
 pub(crate) use loops::Loop;
 pub(crate) use measure::{Measure, Measuring, Meter, PartNumbers, Squares};
 pub(crate) use norm::NormRule;
-pub(crate) use number::Number;
+pub(crate) use number::{MAX_STATES, Number};
 #[cfg(test)]
 pub(crate) use record::{Recording, Use};
-pub(crate) use rule::{Formula, KernelFormula, MAX_STATES, Rule, RuleTarget};
-pub(crate) use sum::{Extreme, PartialSums, Pass, Position, SumOrder, Traffic, extreme};
+pub(crate) use rule::{Formula, KernelFormula, Rule, RuleTarget};
+pub(crate) use sum::{
+    DigestScope, Extreme, MOST_DIGESTED, PartialSums, Pass, PassDigests, Position, SumOrder,
+    Traffic, extreme,
+};
 
 use crate::error::{Result, fail};
 use crate::tensor::{Array, DType};
@@ -208,6 +211,58 @@ impl Isa {
         unsafe { rule.merge(self, pass, target) }
     }
 
+    /// [`Rule::merge_digested`] for an operation whose plan guarantees its safety conditions.
+    pub(crate) fn merge_digested_planned(
+        self,
+        rule: &dyn Rule,
+        pass: &Pass<'_>,
+        target: &RuleTarget,
+        digests: (&mut PassDigests, DigestScope),
+    ) {
+        assert!(rule.digests(self, pass, digests.1) && !target.master, "loops for this pass");
+        // SAFETY: as for `merge_planned`.
+        unsafe { rule.merge_digested(pass, target, digests) }
+    }
+
+    /// Whether [`Isa::sum_digested_planned`] has loops for passes of this kind.
+    pub(crate) fn digests_sum(self, pass: &Pass<'_>, scope: DigestScope) -> bool {
+        let is_copy = pass.inputs.len() == 1 && scope != DigestScope::All { inputs: true };
+        let is_sum = pass.dtype == DType::F32 && self.digests_linear(pass, scope);
+        is_sum || is_copy && pass.divisor.is_none() && self.digests_registers()
+    }
+
+    /// [`Isa::sum_planned`], which continues the digests of a scope.
+    pub(crate) fn sum_digested_planned(
+        self,
+        pass: &Pass<'_>,
+        digests: (&mut PassDigests, DigestScope),
+    ) {
+        assert!(self.digests_sum(pass, digests.1), "loops for this pass");
+        #[cfg(target_arch = "x86_64")]
+        if pass.count > 0 {
+            // SAFETY: as for `sum_planned`; the instructions are there.
+            unsafe { x86::digested::sum(pass, digests) }
+        }
+    }
+
+    /// Whether passes can digest what is in registers.
+    fn digests_registers(self) -> bool {
+        #[cfg(target_arch = "x86_64")]
+        return self == Isa::Avx512 && x86::digested::is_available();
+        #[cfg(not(target_arch = "x86_64"))]
+        false
+    }
+
+    /// The same for inputs of a pass that are added up left to right.
+    fn digests_linear(self, pass: &Pass<'_>, scope: DigestScope) -> bool {
+        let inputs = pass.inputs.len();
+        let are_few = inputs <= MOST_DIGESTED || scope != DigestScope::All { inputs: true };
+        are_few
+            && pass.order.is_linear(inputs)
+            && pass.divisor.is_none()
+            && self.digests_registers()
+    }
+
     /// [`Meter::measure`] for an operation whose plan guarantees its safety conditions.
     pub(crate) fn measure_planned(
         self,
@@ -299,6 +354,25 @@ impl<F: Formula> Rule for F {
             } else {
                 widened::merge(self, isa, pass, target, !F::MEASURES);
             }
+        }
+    }
+
+    fn digests(&self, isa: Isa, pass: &Pass<'_>, scope: DigestScope) -> bool {
+        let has_loops = F::FUSED && !F::MEASURES && pass.dtype == DType::F32;
+        has_loops && isa.digests_linear(pass, scope)
+    }
+
+    #[cfg_attr(not(target_arch = "x86_64"), allow(unused_variables, reason = "no such loops"))]
+    unsafe fn merge_digested(
+        &self,
+        pass: &Pass<'_>,
+        target: &RuleTarget,
+        digests: (&mut PassDigests, DigestScope),
+    ) {
+        #[cfg(target_arch = "x86_64")]
+        if F::FUSED && pass.count > 0 {
+            // SAFETY: the caller's promise.
+            unsafe { x86::digested::merge(*self, pass, target, digests) }
         }
     }
 }

@@ -1,8 +1,8 @@
 //! Numbers that follow from sums of squares: one of a whole key, or one of each row.
 
 use super::measure::Squares;
-use super::number::Operand;
-use super::rule::{Formula, KernelFormula, MAX_STATES};
+use super::number::{MAX_STATES, Operand};
+use super::rule::{Formula, KernelFormula};
 
 /// A formula over sums of squares, in f64, whose type has been erased. Its sum is that of what was
 /// measured, its value that of the value.

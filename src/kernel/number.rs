@@ -2,6 +2,9 @@
 
 use std::ops::{Add, Div, Mul, Neg, Sub};
 
+/// How many arrays of state a rule may keep.
+pub(crate) const MAX_STATES: usize = 3;
+
 /// A register of floats.
 ///
 /// Every operation is the one of IEEE 754, rounded once; nothing is fused or approximated, so all

@@ -7,8 +7,8 @@ use std::any::type_name;
 use std::cell::RefCell;
 use std::ops::{Add, Div, Mul, Neg, Sub};
 
-use super::number::Number;
-use super::rule::{Formula, MAX_STATES};
+use super::number::{MAX_STATES, Number};
+use super::rule::Formula;
 
 /// How a formula is used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

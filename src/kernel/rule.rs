@@ -6,20 +6,18 @@ mod summed;
 use std::ptr::{null, null_mut};
 
 use super::Isa;
-use super::lanes::{FloatFamily, FloatLanes, Lanes};
-use super::number::{Number, Operand};
+use super::lanes::{FloatFamily, FloatLanes, Lanes, WideOf};
+use super::number::{MAX_STATES, Number, Operand};
 use super::portable::Portable;
 #[cfg(test)]
 use super::record::Recording;
 use super::sum::{
-    Adding, Build, EitherOfFew, LeftToRight, Pass, Pointers, TreeOfFew, head, prefetch,
+    Adding, Build, DigestScope, EitherOfFew, LeftToRight, Observed, Observes, Pass, PassDigests,
+    Pointers, TreeOfFew, Unobserved, head, prefetch,
 };
 use crate::tensor::{DType, LINE};
 
 pub(super) use summed::merge as merge_summed;
-
-/// How many arrays of state a rule may keep.
-pub(crate) const MAX_STATES: usize = 3;
 
 /// The arithmetic of a rule, with the numbers of one push.
 ///
@@ -94,6 +92,20 @@ pub(crate) trait Rule: KernelFormula {
     /// As for [`Isa::sum`]; the dtype is a float; the target's arrays have `count` aligned elements
     /// that overlap nothing else.
     unsafe fn merge(&self, isa: Isa, pass: &Pass<'_>, target: &RuleTarget);
+
+    /// Whether [`Rule::merge_digested`] has loops for passes of this kind.
+    fn digests(&self, isa: Isa, pass: &Pass<'_>, scope: DigestScope) -> bool;
+
+    /// Merges, and continues the digests of a scope.
+    ///
+    /// # Safety
+    /// As for [`Rule::merge`]; [`Rule::digests`], and the target has no master.
+    unsafe fn merge_digested(
+        &self,
+        pass: &Pass<'_>,
+        target: &RuleTarget,
+        digests: (&mut PassDigests, DigestScope),
+    );
 }
 
 /// Whether a kernel can have this name.
@@ -141,8 +153,12 @@ unsafe fn by_dtype<B: Build, F: Formula>(formula: F, pass: &Pass<'_>, target: &R
             DType::F32 if B::INSTANCES && F::FUSED => {
                 by_numbers::<B, B::F32, _, F>(formula, LeftToRight, pass, target);
             }
-            DType::F32 => any::<B, B::F32Line, Rounded, _, F>(formula, LeftToRight, pass, target),
-            DType::F64 => any::<B, B::F64, Rounded, _, F>(formula, LeftToRight, pass, target),
+            DType::F32 => {
+                unobserved::<B, B::F32Line, Rounded, _, F>(formula, LeftToRight, pass, target);
+            }
+            DType::F64 => {
+                unobserved::<B, B::F64, Rounded, _, F>(formula, LeftToRight, pass, target);
+            }
             DType::F16 if F::FUSED => by_value::<B, B::F16, F>(formula, pass, target),
             DType::BF16 if F::FUSED => by_value::<B, B::Bf16, F>(formula, pass, target),
             // Never: only floats have rules, and halves are widened for those without instances.
@@ -168,7 +184,33 @@ unsafe fn by_numbers<B: Build, D: FloatFamily, A: Adding, F: Formula>(
             (4, 0) => instance::<B, D, A, F, 4, 0>(formula, adding, pass, target),
             (4, 1) => instance::<B, D, A, F, 4, 1>(formula, adding, pass, target),
             (4, 4) => instance::<B, D, A, F, 4, 4>(formula, adding, pass, target),
-            _ => any::<B, D, Rounded, A, F>(formula, adding, pass, target),
+            _ => unobserved::<B, D, Rounded, A, F>(formula, adding, pass, target),
+        }
+    }
+}
+
+/// Merges f32, left to right, and has an observer see the new value.
+///
+/// # Safety
+/// As [`merge`]; the target has no master.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+pub(super) unsafe fn merge_observed<B: Build, F: Formula, O>(
+    formula: F,
+    pass: &Pass<'_>,
+    target: &RuleTarget,
+    observer: &mut O,
+) where
+    O: Observes<WideOf<B::F32>>,
+{
+    let adding = LeftToRight;
+    // SAFETY: the caller's promise.
+    unsafe {
+        match (pass.inputs.len(), pass.outs.len()) {
+            (1, 0) => {
+                observed::<B, B::F32, _, F, _, 1, 0>(formula, adding, pass, target, observer);
+            }
+            _ => any::<B, B::F32, Rounded, _, F, _>(formula, adding, pass, target, observer),
         }
     }
 }
@@ -188,35 +230,83 @@ unsafe fn instance<
     pass: &Pass<'_>,
     target: &RuleTarget,
 ) {
+    let observer = &mut Unobserved;
+    // SAFETY: the caller's promise.
+    unsafe { observed::<B, D, A, F, _, INS, OUTS>(formula, adding, pass, target, observer) }
+}
+
+/// The same, with an observer.
+#[inline(always)]
+unsafe fn observed<
+    B: Build,
+    D: FloatFamily,
+    A: Adding,
+    F: Formula,
+    O: Observes<WideOf<D>>,
+    const INS: usize,
+    const OUTS: usize,
+>(
+    formula: F,
+    adding: A,
+    pass: &Pass<'_>,
+    target: &RuleTarget,
+    observer: &mut O,
+) {
     let outs = <[_; OUTS]>::try_from(pass.outs);
     if let (Ok(inputs), Ok(outs)) = (<[_; INS]>::try_from(pass.inputs), outs) {
         // SAFETY: the caller's promise.
-        unsafe { by_traffic::<B, D, Rounded, A, F>(formula, adding, pass, target, inputs, outs) }
+        unsafe {
+            by_traffic::<B, D, Rounded, A, F, O>(
+                formula, adding, pass, target, inputs, outs, observer,
+            );
+        }
     }
 }
 
-/// Any number of inputs and outs.
+/// Any number of inputs and outs, without an observer.
 #[inline(always)]
-unsafe fn any<B: Build, D: FloatFamily, K: ValuePrecision, A: Adding, F: Formula>(
+unsafe fn unobserved<B: Build, D: FloatFamily, K: ValuePrecision, A: Adding, F: Formula>(
     formula: F,
     adding: A,
     pass: &Pass<'_>,
     target: &RuleTarget,
 ) {
+    // SAFETY: the caller's promise.
+    unsafe { any::<B, D, K, A, F, _>(formula, adding, pass, target, &mut Unobserved) }
+}
+
+/// Any number of inputs and outs.
+#[inline(always)]
+unsafe fn any<
+    B: Build,
+    D: FloatFamily,
+    K: ValuePrecision,
+    A: Adding,
+    F: Formula,
+    O: Observes<WideOf<D>>,
+>(
+    formula: F,
+    adding: A,
+    pass: &Pass<'_>,
+    target: &RuleTarget,
+    observer: &mut O,
+) {
     if !B::INSTANCES {
+        let (inputs, outs) = (pass.inputs, pass.outs);
         // SAFETY: the caller's promise.
         return unsafe {
-            by_traffic::<B, D, K, A, F>(formula, adding, pass, target, pass.inputs, pass.outs);
+            by_traffic::<B, D, K, A, F, O>(formula, adding, pass, target, inputs, outs, observer);
         };
     }
     let outs = Pointers::of(pass.outs, null_mut());
     // SAFETY: the caller's promise.
     unsafe {
-        match Pointers::of(pass.inputs, null()).zip(outs) {
-            Some((inputs, outs)) => {
-                by_traffic::<B, D, K, A, F>(formula, adding, pass, target, inputs, outs);
-            }
-            None => rest::<B, D, K, A, F>(formula, adding, pass, target, 0),
+        if let Some((inputs, outs)) = Pointers::of(pass.inputs, null()).zip(outs) {
+            by_traffic::<B, D, K, A, F, O>(formula, adding, pass, target, inputs, outs, observer);
+        } else {
+            rest::<B, D, K, A, F>(formula, adding, pass, target, 0);
+            let bytes = pass.count * pass.dtype.size();
+            observer.passed(observed_of::<F>(pass.inputs, target), 0..bytes);
         }
     }
 }
@@ -232,9 +322,9 @@ unsafe fn by_value<B: Build, D: FloatFamily, F: Formula>(
     // SAFETY: the caller's promise.
     unsafe {
         if target.master {
-            any::<B, D, Unrounded, _, F>(formula, adding, pass, target);
+            unobserved::<B, D, Unrounded, _, F>(formula, adding, pass, target);
         } else {
-            any::<B, D, Rounded, _, F>(formula, adding, pass, target);
+            unobserved::<B, D, Rounded, _, F>(formula, adding, pass, target);
         }
     }
 }
@@ -256,13 +346,21 @@ impl ValuePrecision for Unrounded {
 }
 
 #[inline(always)]
-unsafe fn by_traffic<B: Build, D: FloatFamily, K: ValuePrecision, A: Adding, F: Formula>(
+unsafe fn by_traffic<
+    B: Build,
+    D: FloatFamily,
+    K: ValuePrecision,
+    A: Adding,
+    F: Formula,
+    O: Observes<WideOf<D>>,
+>(
     formula: F,
     adding: A,
     pass: &Pass<'_>,
     target: &RuleTarget,
     inputs: impl AsRef<[*const u8]>,
     outs: impl AsRef<[*mut u8]>,
+    observer: &mut O,
 ) {
     let (inputs, outs) = (inputs.as_ref(), outs.as_ref());
     let arrays = (inputs, outs, target);
@@ -274,17 +372,23 @@ unsafe fn by_traffic<B: Build, D: FloatFamily, K: ValuePrecision, A: Adding, F: 
     unsafe {
         if head > 0 {
             ends::<D::Few, D::One, K, A, F>(formula, adding, pass, target, (0, head));
+            observer.passed(observed_of::<F>(inputs, target), 0..head);
         }
         let (span, ahead) = ((head, bytes), pass.traffic.looks_ahead());
+        let mut registers = observer.begin();
+        let seen = &mut registers;
         let at = if streams {
-            let at = walk::<B, D::Wide, K, A, F, true>(formula, adding, arrays, span, ahead);
+            let at =
+                walk::<B, D::Wide, K, A, F, O, true>(formula, adding, arrays, span, ahead, seen);
             B::fence();
             at
         } else {
-            walk::<B, D::Wide, K, A, F, false>(formula, adding, arrays, span, ahead)
+            walk::<B, D::Wide, K, A, F, O, false>(formula, adding, arrays, span, ahead, seen)
         };
+        observer.end(registers);
         if at < bytes {
             rest::<B, D, K, A, F>(formula, adding, pass, target, at);
+            observer.passed(observed_of::<F>(inputs, target), at..bytes);
         }
     }
 }
@@ -307,9 +411,7 @@ unsafe fn rest<B: Build, D: FloatFamily, K: ValuePrecision, A: Adding, F: Formul
         let mut at = start;
         if D::Single::BYTES < D::Wide::BYTES && at + D::Single::BYTES <= bytes {
             let (arrays, span) = ((pass.inputs, pass.outs, target), (at, bytes));
-            at = B::apart(|| {
-                walk::<B, D::Single, K, A, F, false>(formula, adding, arrays, span, false)
-            });
+            at = B::apart(|| unseen::<B, D::Single, K, A, F>(formula, adding, arrays, span));
         }
         if at < bytes {
             ends::<D::Few, D::One, K, A, F>(formula, adding, pass, target, (at, bytes));
@@ -332,25 +434,50 @@ unsafe fn ends<Few: FloatLanes, One: FloatLanes, K: ValuePrecision, A: Adding, F
     let (arrays, span) = ((pass.inputs, pass.outs, target), (start, end));
     // SAFETY: the caller's promise; few and one need no special instructions.
     unsafe {
-        let at = walk::<Portable, Few, K, A, F, false>(formula, adding, arrays, span, false);
-        walk::<Portable, One, K, A, F, false>(formula, adding, arrays, (at, end), false);
+        let at = unseen::<Portable, Few, K, A, F>(formula, adding, arrays, span);
+        unseen::<Portable, One, K, A, F>(formula, adding, arrays, (at, end));
+    }
+}
+
+/// The arrays of a pass that has no master.
+#[inline(always)]
+fn observed_of<'a, F: Formula>(inputs: &'a [*const u8], target: &'a RuleTarget) -> Observed<'a> {
+    Observed { inputs, value: target.value, states: &target.states[..F::STATES] }
+}
+
+/// The arrays of a loop.
+type Arrays<'a> = (&'a [*const u8], &'a [*mut u8], &'a RuleTarget);
+
+/// [`walk`] in the caches, without an observer.
+#[inline(always)]
+unsafe fn unseen<B: Build, L: FloatLanes, K: ValuePrecision, A: Adding, F: Formula>(
+    formula: F,
+    adding: A,
+    arrays: Arrays<'_>,
+    span: (usize, usize),
+) -> usize {
+    // SAFETY: the caller's promise.
+    unsafe {
+        walk::<B, L, K, A, F, Unobserved, false>(formula, adding, arrays, span, false, &mut ())
     }
 }
 
 /// Merges as many whole registers as fit between two bytes of the pass; gives the end reached.
 #[inline(always)]
-unsafe fn walk<B: Build, L, K, A, F, const STREAM: bool>(
+unsafe fn walk<B: Build, L, K, A, F, O, const STREAM: bool>(
     formula: F,
     adding: A,
-    (inputs, outs, target): (&[*const u8], &[*mut u8], &RuleTarget),
+    (inputs, outs, target): Arrays<'_>,
     (start, end): (usize, usize),
     ahead: bool,
+    seen: &mut O::Registers,
 ) -> usize
 where
     L: FloatLanes,
     K: ValuePrecision,
     A: Adding,
     F: Formula,
+    O: Observes<L::Register>,
 {
     let RuleTarget { value, states, measured, .. } = *target;
     let mut at = start;
@@ -365,10 +492,12 @@ where
                 sum = L::round(sum);
             }
             let old = K::Lanes::<L>::load(value.add(value_at));
-            let mut kept = [Operand(old); MAX_STATES];
-            for (state, from) in kept.iter_mut().zip(states).take(F::STATES) {
-                *state = Operand(L::Full::load(from.add(state_at)));
-            }
+            // Written out: the compiler would keep an array that loops fill in memory.
+            let load = |place: usize| {
+                let is_kept = place < F::STATES;
+                Operand(if is_kept { L::Full::load(states[place].add(state_at)) } else { old })
+            };
+            let mut kept: [_; MAX_STATES] = [load(0), load(1), load(2)];
             if ahead && (at - start).is_multiple_of(LINE) {
                 for input in inputs {
                     prefetch::<B>(input.wrapping_add(at), L::BYTES);
@@ -378,15 +507,27 @@ where
                     prefetch::<B>(state.wrapping_add(state_at), L::Full::BYTES);
                 }
             }
-            let new = formula.step(Operand(sum), Operand(old), &mut kept).0;
-            for (state, to) in kept.iter().zip(states).take(F::STATES) {
-                L::Full::store(to.add(state_at), state.0);
+            if O::ALL {
+                for (place, input) in inputs.iter().enumerate() {
+                    O::input(seen, place, L::load(input.add(at)));
+                }
             }
+            let new = formula.step(Operand(sum), Operand(old), &mut kept).0;
+            let mut store = |place: usize| {
+                if place < F::STATES {
+                    L::Full::store(states[place].add(state_at), kept[place].0);
+                    O::state(seen, place, kept[place].0);
+                }
+            };
+            store(0);
+            store(1);
+            store(2);
             if F::MEASURES {
                 L::Full::store(measured[0].add(state_at), new);
                 L::Full::store(measured[1].add(state_at), old);
             } else {
                 K::Lanes::<L>::store(value.add(value_at), new);
+                O::value(seen, new);
                 for out in outs {
                     if STREAM {
                         L::stream(out.add(at), new);

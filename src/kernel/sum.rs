@@ -1,17 +1,20 @@
 //! Sums written to one place or several in a single pass over memory.
 
 mod extreme;
+mod observer;
 mod order;
 mod partial;
 
 use std::ptr::{null, null_mut};
 
 pub(crate) use extreme::{Extreme, extreme};
+pub(crate) use observer::{DigestScope, MOST_DIGESTED, PassDigests};
+pub(super) use observer::{Observed, Observer, Observes, Unobserved};
 pub(crate) use order::SumOrder;
 pub(super) use order::{Adding, EitherOfFew, Joined, LeftToRight, TreeOfFew, dense_joins};
 pub(crate) use partial::{PartialSums, Position};
 
-use super::lanes::{Family, FloatFamily, Lanes};
+use super::lanes::{Family, FloatFamily, Lanes, WideOf};
 use crate::tensor::{DType, LINE};
 
 /// How a pass treats the caches. Results do not depend on it.
@@ -110,16 +113,41 @@ pub(super) unsafe fn sum<B: Build>(pass: &Pass<'_>) {
     }
 }
 
+/// Copies one input, or adds f32 up, left to right, and has an observer see the result.
+///
+/// # Safety
+/// As [`sum`].
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+pub(super) unsafe fn sum_observed<B: Build, O>(pass: &Pass<'_>, observer: &mut O)
+where
+    O: Observes<WideOf<B::I8>> + Observes<WideOf<B::F32>>,
+{
+    let adding = LeftToRight;
+    // SAFETY: the caller's promise.
+    unsafe {
+        match (pass.inputs.len(), pass.outs.len()) {
+            // One input has the digest of the value.
+            (1, 1) if !O::ALL => observed::<B, B::I8, _, _, 1, 1>(pass, adding, observer),
+            (1, 2) if !O::ALL => observed::<B, B::I8, _, _, 1, 2>(pass, adding, observer),
+            (1, _) if !O::ALL => any::<B, B::I8, _, _>(pass, adding, observer),
+            (4, 1) => observed::<B, B::F32, _, _, 4, 1>(pass, adding, observer),
+            (4, 2) => observed::<B, B::F32, _, _, 4, 2>(pass, adding, observer),
+            _ => any::<B, B::F32, _, _>(pass, adding, observer),
+        }
+    }
+}
+
 /// Signed and unsigned integers of a size wrap to the same bits.
 #[inline(always)]
 unsafe fn by_integer<B: Build>(pass: &Pass<'_>) {
     // SAFETY: the caller's promise.
     unsafe {
         match pass.dtype {
-            DType::I8 | DType::U8 => any::<B, B::I8, _>(pass, LeftToRight),
-            DType::I16 | DType::U16 => any::<B, B::I16, _>(pass, LeftToRight),
-            DType::I32 | DType::U32 => any::<B, B::I32, _>(pass, LeftToRight),
-            DType::I64 | DType::U64 => any::<B, B::I64, _>(pass, LeftToRight),
+            DType::I8 | DType::U8 => unobserved::<B, B::I8, _>(pass, LeftToRight),
+            DType::I16 | DType::U16 => unobserved::<B, B::I16, _>(pass, LeftToRight),
+            DType::I32 | DType::U32 => unobserved::<B, B::I32, _>(pass, LeftToRight),
+            DType::I64 | DType::U64 => unobserved::<B, B::I64, _>(pass, LeftToRight),
             // Never: plans refuse more than one value of an opaque dtype.
             _ => {}
         }
@@ -134,7 +162,7 @@ unsafe fn by_float<B: Build, A: Adding>(pass: &Pass<'_>, adding: A) {
             DType::F32 => by_outs::<B, B::F32, A, 4>(pass, adding),
             DType::F16 => by_outs::<B, B::F16, A, 4>(pass, adding),
             DType::BF16 => by_outs::<B, B::Bf16, A, 4>(pass, adding),
-            _ => any::<B, B::F64, A>(pass, adding),
+            _ => unobserved::<B, B::F64, A>(pass, adding),
         }
     }
 }
@@ -149,7 +177,7 @@ unsafe fn by_outs<B: Build, F: Family, A: Adding, const INS: usize>(pass: &Pass<
             (true, 1) => instance::<B, F, A, INS, 1>(pass, adding),
             (true, 2) => instance::<B, F, A, INS, 2>(pass, adding),
             (true, 5) => instance::<B, F, A, INS, 5>(pass, adding),
-            _ => any::<B, F, A>(pass, adding),
+            _ => unobserved::<B, F, A>(pass, adding),
         }
     }
 }
@@ -160,40 +188,67 @@ unsafe fn instance<B: Build, F: Family, A: Adding, const INS: usize, const OUTS:
     pass: &Pass<'_>,
     adding: A,
 ) {
+    // SAFETY: the caller's promise.
+    unsafe { observed::<B, F, A, _, INS, OUTS>(pass, adding, &mut Unobserved) }
+}
+
+/// The same, with an observer.
+#[inline(always)]
+unsafe fn observed<B: Build, F: Family, A: Adding, O, const INS: usize, const OUTS: usize>(
+    pass: &Pass<'_>,
+    adding: A,
+    observer: &mut O,
+) where
+    O: Observes<WideOf<F>>,
+{
     let outs = <[_; OUTS]>::try_from(pass.outs);
     if let (Ok(inputs), Ok(outs)) = (<[_; INS]>::try_from(pass.inputs), outs) {
         // SAFETY: the caller's promise.
-        unsafe { by_traffic::<B, F, A>(pass, adding, inputs, outs) }
+        unsafe { by_traffic::<B, F, A, O>(pass, adding, inputs, outs, observer) }
     }
+}
+
+/// Any number of inputs and outs, without an observer.
+#[inline(always)]
+unsafe fn unobserved<B: Build, F: Family, A: Adding>(pass: &Pass<'_>, adding: A) {
+    // SAFETY: the caller's promise.
+    unsafe { any::<B, F, A, _>(pass, adding, &mut Unobserved) }
 }
 
 /// Any number of inputs and outs.
 #[inline(always)]
-unsafe fn any<B: Build, F: Family, A: Adding>(pass: &Pass<'_>, adding: A) {
+unsafe fn any<B: Build, F: Family, A: Adding, O>(pass: &Pass<'_>, adding: A, observer: &mut O)
+where
+    O: Observes<WideOf<F>>,
+{
     // SAFETY: the caller's promise.
     unsafe {
         let outs = Pointers::of(pass.outs, null_mut());
-        match Pointers::of(pass.inputs, null()).zip(outs) {
-            Some((inputs, outs)) => by_traffic::<B, F, A>(pass, adding, inputs, outs),
-            None => rest::<B, F, A>(pass, adding, 0),
+        if let Some((inputs, outs)) = Pointers::of(pass.inputs, null()).zip(outs) {
+            by_traffic::<B, F, A, O>(pass, adding, inputs, outs, observer);
+        } else {
+            rest::<B, F, A>(pass, adding, 0);
+            let bytes = pass.count * pass.dtype.size();
+            observer.passed(observed_of(pass.inputs, pass.outs), 0..bytes);
         }
     }
 }
 
 #[inline(always)]
-unsafe fn by_traffic<B: Build, F: Family, A: Adding>(
+unsafe fn by_traffic<B: Build, F: Family, A: Adding, O: Observes<WideOf<F>>>(
     pass: &Pass<'_>,
     adding: A,
     inputs: impl AsRef<[*const u8]>,
     outs: impl AsRef<[*mut u8]>,
+    observer: &mut O,
 ) {
     // SAFETY: the caller's promise.
     unsafe {
         if B::INSTANCES && pass.traffic.streams() {
-            run::<B, F, A, true>(pass, adding, inputs.as_ref(), outs.as_ref());
+            run::<B, F, A, O, true>(pass, adding, inputs.as_ref(), outs.as_ref(), observer);
             B::fence();
         } else {
-            run::<B, F, A, false>(pass, adding, inputs.as_ref(), outs.as_ref());
+            run::<B, F, A, O, false>(pass, adding, inputs.as_ref(), outs.as_ref(), observer);
         }
     }
 }
@@ -247,11 +302,12 @@ pub(super) fn prefetch<B: Build>(load: *const u8, bytes: usize) {
 }
 
 #[inline(always)]
-unsafe fn run<B: Build, F: Family, A: Adding, const STREAM: bool>(
+unsafe fn run<B: Build, F: Family, A: Adding, O: Observes<WideOf<F>>, const STREAM: bool>(
     pass: &Pass<'_>,
     adding: A,
     ins: &[*const u8],
     outs: &[*mut u8],
+    observer: &mut O,
 ) {
     let bytes = pass.count * pass.dtype.size();
     let head = head(outs, bytes, STREAM);
@@ -260,22 +316,43 @@ unsafe fn run<B: Build, F: Family, A: Adding, const STREAM: bool>(
     unsafe {
         if head > 0 {
             ends::<B, F, A>(pass, adding, 0, head);
+            observer.passed(observed_of(ins, outs), 0..head);
         }
-        let at = walk::<B, F::Wide, A, STREAM>(adding, (ins, outs), head, bytes, ahead);
+        let (arrays, span, mut seen) = ((ins, outs), (head, bytes), observer.begin());
+        let at = walk::<B, F::Wide, A, O, STREAM>(adding, arrays, span, ahead, &mut seen);
+        observer.end(seen);
         if at < bytes {
             rest::<B, F, A>(pass, adding, at);
+            observer.passed(observed_of(ins, outs), at..bytes);
         }
     }
 }
 
+/// The first out is the stored value.
+#[inline(always)]
+fn observed_of<'a>(inputs: &'a [*const u8], outs: &[*mut u8]) -> Observed<'a> {
+    Observed { inputs, value: outs[0], states: &[] }
+}
+
+/// [`walk`] in the caches, without an observer.
+#[inline(always)]
+unsafe fn unseen<B: Build, L: Lanes, A: Adding>(
+    adding: A,
+    arrays: (&[*const u8], &[*mut u8]),
+    span: (usize, usize),
+) -> usize {
+    // SAFETY: the caller's promise.
+    unsafe { walk::<B, L, A, Unobserved, false>(adding, arrays, span, false, &mut ()) }
+}
+
 /// Adds from byte `start` on, as many whole registers as fit before `end`; gives the end reached.
 #[inline(always)]
-unsafe fn walk<B: Build, L: Lanes, A: Adding, const STREAM: bool>(
+unsafe fn walk<B: Build, L: Lanes, A: Adding, O: Observes<L::Register>, const STREAM: bool>(
     adding: A,
     (ins, outs): (&[*const u8], &[*mut u8]),
-    start: usize,
-    end: usize,
+    (start, end): (usize, usize),
     ahead: bool,
+    seen: &mut O::Registers,
 ) -> usize {
     let mut at = start;
     while at + L::BYTES <= end {
@@ -287,6 +364,11 @@ unsafe fn walk<B: Build, L: Lanes, A: Adding, const STREAM: bool>(
                     prefetch::<B>(input.wrapping_add(at), L::BYTES);
                 }
             }
+            if O::ALL {
+                for (place, input) in ins.iter().enumerate() {
+                    O::input(seen, place, L::load(input.add(at)));
+                }
+            }
             for out in outs {
                 if STREAM {
                     L::stream(out.add(at), sum);
@@ -294,6 +376,7 @@ unsafe fn walk<B: Build, L: Lanes, A: Adding, const STREAM: bool>(
                     L::store(out.add(at), sum);
                 }
             }
+            O::value(seen, sum);
         }
         at += L::BYTES;
     }
@@ -312,7 +395,7 @@ unsafe fn rest<B: Build, F: Family, A: Adding>(pass: &Pass<'_>, adding: A, start
         let mut at = start;
         if F::Single::BYTES < F::Wide::BYTES && at + F::Single::BYTES <= bytes {
             let arrays = (pass.inputs, pass.outs);
-            at = B::apart(|| walk::<B, F::Single, A, false>(adding, arrays, start, bytes, false));
+            at = B::apart(|| unseen::<B, F::Single, A>(adding, arrays, (start, bytes)));
         }
         if at < bytes {
             ends::<B, F, A>(pass, adding, at, bytes);
@@ -334,7 +417,7 @@ unsafe fn ends<B: Build, F: Family, A: Adding>(
     let arrays = (pass.inputs, pass.outs);
     // SAFETY: the caller's promise; few and one need no special instructions.
     unsafe {
-        let at = walk::<B, F::Few, A, false>(adding, arrays, start, end, false);
-        walk::<B, F::One, A, false>(adding, arrays, at, end, false);
+        let at = unseen::<B, F::Few, A>(adding, arrays, (start, end));
+        unseen::<B, F::One, A>(adding, arrays, (at, end));
     }
 }

@@ -3,7 +3,8 @@
 
 use std::mem::{self, ManuallyDrop, MaybeUninit};
 use std::ptr::NonNull;
-use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
 
 use crate::error::Result;
 use crate::sys::sync::Mutex;
@@ -70,10 +71,29 @@ struct BlockMemory {
     buffer: Option<Buffer>,
     len: usize,
     /// CRC32C of the bytes, once it was computed.
-    sum: OnceLock<u32>,
+    sum: KnownSum,
     /// CRC-64 of the bytes, if it was computed when they were received.
-    digest: OnceLock<u64>,
+    digest: Option<u64>,
     home: Option<Arc<BlockPool>>,
+}
+
+/// A checksum that any thread may compute.
+#[derive(Default)]
+struct KnownSum(AtomicU64);
+
+impl KnownSum {
+    /// Is added to a checksum that is known.
+    const KNOWN: u64 = 1 << 32;
+
+    fn get(&self) -> Option<u32> {
+        // Relaxed: nothing depends on it.
+        let known = self.0.load(Ordering::Relaxed).checked_sub(Self::KNOWN)?;
+        u32::try_from(known).ok()
+    }
+
+    fn set(&self, sum: u32) {
+        self.0.store(Self::KNOWN + u64::from(sum), Ordering::Relaxed);
+    }
 }
 
 impl BlockPool {
@@ -122,8 +142,7 @@ impl BlockPool {
         assert!(len <= buffer.len(), "a block inside of its memory");
         let mut spare = self.spare.lock().blocks.pop().unwrap_or_default();
         let (buffer, home) = (Some(buffer), Some(Arc::clone(self)));
-        let (sum, digest) = (OnceLock::new(), OnceLock::new());
-        let memory = BlockMemory { buffer, len, sum, digest, home };
+        let memory = BlockMemory { buffer, len, sum: KnownSum::default(), digest: None, home };
         match Arc::get_mut(&mut spare) {
             Some(empty) => *empty = memory,
             None => spare = Arc::new(memory),
@@ -179,15 +198,17 @@ impl Block {
         self.0.len
     }
 
-    /// Stores the sums that a received block has.
-    pub(super) fn has_sums(&self, sums: CopySums) {
-        let _ = self.0.sum.set(sums.crc32c);
-        let _ = sums.crc64.map(|digest| self.0.digest.set(digest));
+    /// Stores the sums that a received block has, which has no other owner.
+    pub(super) fn has_sums(&mut self, sums: CopySums) {
+        if let Some(memory) = Arc::get_mut(&mut self.0) {
+            memory.sum.set(sums.crc32c);
+            memory.digest = sums.crc64;
+        }
     }
 
     /// CRC-64 of the bytes, if it is known.
     pub(crate) fn known_digest(&self) -> Option<u64> {
-        self.0.digest.get().copied()
+        self.0.digest
     }
 
     /// The memory, without a copy, if the block has no other owner.
@@ -203,7 +224,7 @@ impl Drop for Block {
         let mut shared = unsafe { ManuallyDrop::take(&mut self.0) };
         let Some(memory) = Arc::get_mut(&mut shared) else { return };
         let (buffer, home) = (memory.buffer.take(), memory.home.take());
-        (memory.sum, memory.digest) = (OnceLock::new(), OnceLock::new());
+        (memory.sum, memory.digest) = (KnownSum::default(), None);
         let Some(home) = home else { return };
         let mut spare = home.spare.lock();
         buffer.into_iter().for_each(|buffer| spare.keep(buffer));
@@ -459,16 +480,18 @@ impl<'a> InPlace<'a> {
 
     /// CRC32C of the bytes, if it is known.
     pub(super) fn known_checksum(self) -> Option<u32> {
-        self.block.0.sum.get().copied().filter(|_| self.len == self.block.len())
+        self.block.0.sum.get().filter(|_| self.len == self.block.len())
     }
 
-    /// CRC32C of the bytes. That of a whole block is computed once, for any number of receivers.
+    /// CRC32C of the bytes. That of a whole block is kept for further receivers.
     pub(super) fn checksum(self) -> u32 {
-        if self.len == self.block.len() {
-            *self.block.0.sum.get_or_init(|| kvstore_checksum::crc32c(self.block.bytes()))
-        } else {
-            kvstore_checksum::crc32c(self.bytes())
-        }
+        self.known_checksum().unwrap_or_else(|| {
+            let sum = kvstore_checksum::crc32c(self.bytes());
+            if self.len == self.block.len() {
+                self.block.0.sum.set(sum);
+            }
+            sum
+        })
     }
 
     /// Keeps the block alive for the sender of these bytes.

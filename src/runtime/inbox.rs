@@ -285,8 +285,10 @@ fn body(
     let start = CopySums { crc32c: 0, crc64: is_digested.then_some(0) };
     let mut sums = None;
     let fill = |room: &mut Unwritten<'_>| sums = pieces.take_on(len, room, start);
-    let block = pool.make(len, fill).map_err(|_| BadDelivery::NoMemory)?;
-    sums.filter(|_| pieces.is_summed).into_iter().for_each(|sums| block.has_sums(sums));
+    let mut block = pool.make(len, fill).map_err(|_| BadDelivery::NoMemory)?;
+    if let Some(sums) = sums.filter(|_| pieces.is_summed) {
+        block.has_sums(sums);
+    }
     Ok((sums.map(|sums| sums.crc32c), Body::Data(Bytes::of_block(block))))
 }
 

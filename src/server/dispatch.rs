@@ -14,11 +14,11 @@ use crate::job::settings::Change;
 use crate::job::wanted::{self, WANT_DIGEST, WANT_STATE};
 use crate::key::Key;
 use crate::local::Local;
-use crate::local::merger::Handling;
+use crate::local::merger::{Handling, Merger};
 use crate::local::table::Slot;
 use crate::log::{Level, log};
 use crate::runtime::{Bytes, Driver, DriverHost, SpareLists};
-use crate::sys::sync::Mutex;
+use crate::sys::sync::{AtomicBool, Mutex, Ordering};
 use crate::tensor::{DType, element_count};
 
 use kvstore_protocol::{
@@ -46,9 +46,12 @@ thread_local! {
 
 pub(super) struct ServerDispatch {
     local: Arc<Local>,
-    /// Whether the digests of contributions are wanted: by the log, or because a round has one only, which may
-    /// become the value.
-    digests_pushes: bool,
+    /// Whether all contributions are to be digested.
+    digests_all: bool,
+    /// Whether a round has one contribution only, whose digest is that of the value if it becomes the value.
+    digests_only: bool,
+    /// Whether contributions become values under the newest setting.
+    assigns: AtomicBool,
     /// Lists that slices have given back.
     lists: Mutex<Vec<TaskList>>,
 }
@@ -75,13 +78,16 @@ pub(super) struct DispatchState {
     lists: Vec<TaskList>,
     /// What slices digest.
     digests: Option<DigestOptions>,
+    /// Whether contributions become values under the newest setting.
+    assigns: bool,
 }
 
 impl ServerDispatch {
     pub(super) fn new(local: Arc<Local>, workers: u32) -> Self {
         let digests = &local.settings.digests;
-        let digests_pushes = digests.values && (digests.all || workers == 1);
-        Self { local, digests_pushes, lists: Mutex::default() }
+        let (digests_all, digests_only) = (digests.all, digests.values && workers == 1);
+        let assigns = AtomicBool::new(true);
+        Self { local, digests_all, digests_only, assigns, lists: Mutex::default() }
     }
 
     /// Queues the actions of a machine on their slices; adds the slices that have work.
@@ -115,7 +121,8 @@ impl ServerDispatch {
 impl DispatchState {
     /// No slices, under a first setting.
     fn beginning_with(first: Arc<Handling>) -> Self {
-        Self { handlings: [(0, first)].into(), ..Self::default() }
+        let assigns = matches!(first.merger, Merger::Assign);
+        Self { handlings: [(0, first)].into(), assigns, ..Self::default() }
     }
 
     fn handling(&self, version: u64) -> Option<Arc<Handling>> {
@@ -221,6 +228,7 @@ impl DispatchState {
         match Change::decode(fields).and_then(|change| change.apply(&before)) {
             Ok(mut handling) => {
                 handling.version = version;
+                self.assigns = matches!(handling.merger, Merger::Assign);
                 self.handlings.insert(version, Arc::new(handling));
                 if self.handlings.len() > MOST_SETTINGS {
                     self.handlings.pop_first();
@@ -246,7 +254,8 @@ impl DriverHost for ServerDispatch {
     }
 
     fn digests_pushes(&self) -> bool {
-        self.digests_pushes
+        // Relaxed: a digest that is not there is made later.
+        self.digests_all || self.digests_only && self.assigns.load(Ordering::Relaxed)
     }
 
     fn todo() -> Vec<Arc<SliceQueue>> {
@@ -266,6 +275,7 @@ impl DriverHost for ServerDispatch {
             self.enter_all(part, state, todo);
         };
         enter(&mut node.part, &mut states.job);
+        self.assigns.store(states.job.assigns, Ordering::Relaxed);
         // A group begins with no rule: an updater of this process gets keys of the job only.
         let plain = || DispatchState::beginning_with(Arc::new(Handling::PLAIN));
         node.each_group(|id, part| enter(part, states.groups.entry(id).or_insert_with(plain)));

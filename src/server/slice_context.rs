@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::local::Local;
+use crate::local::merge::StepDigester;
 use crate::local::table::Slot;
 use crate::runtime::BlockPool;
 use crate::tensor::{DType, Lent};
@@ -13,6 +14,8 @@ pub(super) struct SliceContext<'a> {
     pub(super) slot: &'a Slot,
     pub(super) local: &'a Local,
     pub(super) blocks: &'a Arc<BlockPool>,
+    /// Digests the merge of a round.
+    pub(super) digester: Option<&'a StepDigester>,
 }
 
 /// A contribution as an array of the merge.

@@ -8,6 +8,7 @@ use smallvec::SmallVec;
 use crate::digest::{Contributions, DigestLog, RoundRecord, RunDigest};
 use crate::job::row_runs;
 use crate::local::digest::state_runs;
+use crate::local::merge::StepDigester;
 use crate::local::merger::Handling;
 use crate::local::table::{Slot, Value};
 use crate::runtime::Bytes;
@@ -24,8 +25,7 @@ pub(super) struct DigestOptions {
 }
 
 /// How a round has closed.
-#[derive(Clone, Copy)]
-pub(super) struct RoundEnd {
+pub(super) struct RoundEnd<'a> {
     pub(super) round: u64,
     /// Sum of the weights of its contributions; 0 without weights.
     pub(super) weight: f64,
@@ -34,6 +34,8 @@ pub(super) struct RoundEnd {
     pub(super) is_contribution: bool,
     /// The digest of the value, if it was received with it.
     pub(super) received: Option<RunDigest>,
+    /// Has digested the merge, if one was made.
+    pub(super) digester: Option<&'a StepDigester>,
 }
 
 /// The place of a slice in its key, and its digests. Its lock is held for copies alone, because observers wait for
@@ -137,22 +139,38 @@ impl SliceDigests {
         pushes.extend(u32::try_from(rank).map(|rank| (rank, digest)));
     }
 
+    /// Whether states and contributions have digests.
+    pub(super) fn has_all(&self) -> bool {
+        self.options.all
+    }
+
     /// Logs the round that has closed: the value is that of the slice now.
     pub(super) fn close(
         &self,
-        (slot, end): (&Slot, RoundEnd),
+        (slot, end): (&Slot, RoundEnd<'_>),
         stored: &[u8],
         value: &Value,
         handling: &Handling,
     ) {
-        let RoundEnd { round, weight, failed, is_contribution, received } = end;
+        let RoundEnd { round, weight, failed, is_contribution, received, digester } = end;
         let pushes = self.options.all.then(|| std::mem::take(&mut *self.pushes.lock()));
-        let digest = match pushes.as_deref() {
-            Some([(_, only)]) if is_contribution => *only,
-            _ => received.unwrap_or_else(|| RunDigest::of(stored)),
+        let received = match pushes.as_deref() {
+            Some([(_, only)]) if is_contribution => Some(*only),
+            _ => received,
         };
         let optimizer = handling.merger_of(slot.key).optimizer().filter(|_| self.options.all);
-        let states: SmallVec<[_; 4]> = state_runs(optimizer, value).collect();
+        let mut states = SmallVec::<[_; 4]>::new();
+        let digester = digester.filter(|_| received.is_none());
+        let digest = match (received, digester.and_then(|it| it.finish(slot))) {
+            (None, Some(made)) => {
+                states = made.states;
+                made.value
+            }
+            (received, _) => {
+                states.extend(state_runs(optimizer, value));
+                received.unwrap_or_else(|| RunDigest::of(stored))
+            }
+        };
         self.publish(round, digest, &states);
         let Some(log) = &self.options.log else { return };
         let record = RoundRecord {

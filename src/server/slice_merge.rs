@@ -46,7 +46,7 @@ pub(super) fn merge(of: SliceContext<'_>, values: &[Lent], by: Divided<'_>) -> R
     let _floats = ours.then(DefaultFloats::enter);
     let (applier, value) = (&of.local.applier, &mut of.slot.value.own());
     let merge = |push: &KeyPush<'_>| applier.merge(push, by.merger, value, None);
-    as_push(of.slot, values, (by.divisor, by.scale), merge).map(|_| ())
+    as_push(of, values, (by.divisor, by.scale), merge).map(|_| ())
 }
 
 /// Merges a sum in a wider dtype than the slot's: divides it there, and rounds it once.
@@ -54,7 +54,7 @@ pub(super) fn divide(of: SliceContext<'_>, sum: Lent, by: Divided<'_>) -> Result
     if by.divisor.is_none() {
         return merge(of, &[sum], by);
     }
-    let SliceContext { slot, local, blocks } = of;
+    let SliceContext { slot, local, blocks, .. } = of;
     let wide = wide_slot(slot)?;
     let quotient = blocks.take(wide.bytes())?;
     let team = local.keys.team.divided_by(by.divisor);
@@ -76,7 +76,7 @@ pub(super) fn fold(
     next: &Bytes,
     divisor: Option<f64>,
 ) -> Result<SliceSum> {
-    let SliceContext { slot, local, blocks } = of;
+    let SliceContext { slot, local, blocks, .. } = of;
     let dtype = match slot.dtype {
         DType::F16 | DType::BF16 => DType::F32,
         dtype => dtype,
@@ -105,13 +105,15 @@ pub(super) fn merge_rows<'a>(
     pushed: impl Iterator<Item = (u64, RowsOf<'a>)>,
     by: Divided<'_>,
 ) -> Result<()> {
-    let SliceContext { slot, local, blocks } = of;
+    // Rows are merged one by one.
+    let of = SliceContext { digester: None, ..of };
+    let SliceContext { slot, local, blocks, .. } = of;
     let value = &mut slot.value.own();
     if dtype == slot.dtype {
         let merge = |push: &KeyPush<'_>| {
             local.applier.merge_pushed_rows(push, order, pushed, value, by.merger)
         };
-        return as_push(slot, &[], (by.divisor, 1.0), merge).map(|_| ());
+        return as_push(of, &[], (by.divisor, 1.0), merge).map(|_| ());
     }
     // Each row is rounded once, when its sum is pushed.
     let wide = wide_slot(slot)?;
@@ -120,7 +122,7 @@ pub(super) fn merge_rows<'a>(
     let (ids, sums) = local.applier.sum_pushed_rows(team, &wide, pushed, take)?;
     let (lent, shape) = (Lent::of(Array::of(&sums, dtype)), [i64::MAX]);
     let rounded = [(0, RowsOf { lent: &lent, shape: &shape, ids: &ids })].into_iter();
-    let merged = as_push(slot, &[], (None, 1.0), |push| {
+    let merged = as_push(of, &[], (None, 1.0), |push| {
         local.applier.merge_pushed_rows(push, order, rounded, value, by.merger)
     });
     blocks.give_back(sums);
@@ -129,14 +131,15 @@ pub(super) fn merge_rows<'a>(
 
 /// Merges like a push of the local store, without an outer deadline or a cancellation.
 fn as_push<T>(
-    slot: &Slot,
+    of: SliceContext<'_>,
     values: &[Lent],
     (divisor, scale): (Option<f64>, f64),
     merge: impl FnOnce(&KeyPush<'_>) -> T,
 ) -> T {
     let patience = crate::deadline::LazyDeadline::new(None);
     let limits = CallLimits { patience: &patience, cancel: None };
-    let (outs, touched, digester) = (&[][..], 0, None);
+    let SliceContext { slot, digester, .. } = of;
+    let (outs, touched) = (&[][..], 0);
     merge(&KeyPush { call: "push", slot, values, outs, limits, touched, digester, divisor, scale })
 }
 

@@ -14,6 +14,7 @@ use crate::codec::Origin;
 use crate::error::{Result, fail};
 use crate::job::encoding;
 use crate::local::Local;
+use crate::local::merge::StepDigester;
 use crate::local::merger::{Handling, Merger};
 use crate::local::table::Slot;
 use crate::runtime::{BlockPool, Bytes};
@@ -144,7 +145,8 @@ impl SliceQueue {
             drop(queue);
             // A subscriber may run code of the program when the span begins and ends: nothing is locked.
             let span = self.begin(&job, tracer);
-            self.one(job, SliceContext { slot: &self.slot, local, blocks }, reply);
+            let of = SliceContext { slot: &self.slot, local, blocks, digester: None };
+            self.one(job, of, reply);
             drop(span);
             queue = self.queue.lock();
         }
@@ -234,6 +236,10 @@ impl SliceQueue {
         state.set_failure(None);
         let merger = handling.merger_of(self.slot.key);
         let divisor = state.weights.close(of.slot.dtype);
+        let digests = self.digests();
+        let digester = StepDigester::new(digests.is_some_and(SliceDigests::has_all), false);
+        let is_ours = !matches!(merger, Merger::Updater(_));
+        let of = SliceContext { digester: digests.filter(|_| is_ours).map(|_| &digester), ..of };
         let closed = match state.take_lost() {
             Some(error) => Err(error),
             None => self
@@ -245,13 +251,14 @@ impl SliceQueue {
                     state.close(of, by_tree, Divided { merger, divisor, scale })
                 }),
         };
-        if let Some(digests) = self.digests() {
+        if let Some(digests) = digests {
             let is_contribution = matches!(closed, Ok(true));
             let weight = state.weights.closed().total_weight;
             let (failed, received) = (closed.is_err(), state.received_digest());
-            let end = RoundEnd { round, weight, failed, is_contribution, received };
-            state.with_stored(of.slot, |stored, value| {
-                digests.close((of.slot, end), stored, value, handling);
+            let digester = of.digester.filter(|_| !failed);
+            let end = RoundEnd { round, weight, failed, is_contribution, received, digester };
+            state.with_stored(&self.slot, |stored, value| {
+                digests.close((&self.slot, end), stored, value, handling);
             });
         }
         closed.map(drop)
@@ -287,7 +294,7 @@ fn check_measured(handling: &Handling, merger: &Merger) -> Result<()> {
 
 /// Decodes a contribution.
 fn decode(
-    SliceContext { slot, local, blocks }: SliceContext<'_>,
+    SliceContext { slot, local, blocks, .. }: SliceContext<'_>,
     data: Bytes,
     origin: Origin,
     handling: Option<Arc<Handling>>,

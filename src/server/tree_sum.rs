@@ -95,7 +95,7 @@ impl TreeSum {
 
 /// Adds two subtrees, in the memory of one of them if there is any.
 fn join(of: SliceContext<'_>, left: Subtree, right: Subtree) -> Result<Subtree> {
-    let SliceContext { slot, local, blocks } = of;
+    let SliceContext { slot, local, blocks, .. } = of;
     let wide = wide_slot(slot)?;
     let _floats = DefaultFloats::enter();
     let team = Team { order: SumOrder::Linear, ..local.keys.team };

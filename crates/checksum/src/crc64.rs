@@ -7,7 +7,7 @@ use crate::tables64::{by_tables, power, times_x};
 static SHIFTS: [u64; 64] = shifts();
 
 /// The product of two polynomials, modulo the polynomial.
-const fn product(left: u64, right: u64) -> u64 {
+pub(crate) const fn product(left: u64, right: u64) -> u64 {
     let (mut sum, mut factor, mut bit) = (0, right, 1 << 63);
     while bit != 0 {
         if left & bit != 0 {

@@ -127,14 +127,19 @@ impl WideFold {
         let [first, second, third, fourth] = self.all;
         let one = further(first, factors, second);
         let one = further(one, factors, third);
-        let one = further(one, factors, fourth);
-        [
-            _mm512_extracti64x2_epi64::<0>(one),
-            _mm512_extracti64x2_epi64::<1>(one),
-            _mm512_extracti64x2_epi64::<2>(one),
-            _mm512_extracti64x2_epi64::<3>(one),
-        ]
+        lanes_of(further(one, factors, fourth))
     }
+}
+
+/// The lanes of 16 bytes of a register.
+#[target_feature(enable = "avx512f,avx512dq")]
+pub(crate) fn lanes_of(register: __m512i) -> [__m128i; 4] {
+    [
+        _mm512_extracti64x2_epi64::<0>(register),
+        _mm512_extracti64x2_epi64::<1>(register),
+        _mm512_extracti64x2_epi64::<2>(register),
+        _mm512_extracti64x2_epi64::<3>(register),
+    ]
 }
 
 #[target_feature(enable = "avx512f")]
@@ -146,14 +151,16 @@ fn load(step: &[u8; STEP]) -> [__m512i; 4] {
     [at(0), at(1), at(2), at(3)]
 }
 
+#[inline]
 #[target_feature(enable = "avx512f,avx512dq")]
-fn pair((low, high): (i64, i64)) -> __m512i {
+pub(crate) fn pair((low, high): (i64, i64)) -> __m512i {
     _mm512_broadcast_i64x2(_mm_set_epi64x(high, low))
 }
 
 /// Shifts `sum` to the place of `next`, and adds `next`.
+#[inline]
 #[target_feature(enable = "avx512f,vpclmulqdq")]
-fn further(sum: __m512i, factors: __m512i, next: __m512i) -> __m512i {
+pub(crate) fn further(sum: __m512i, factors: __m512i, next: __m512i) -> __m512i {
     let low = _mm512_clmulepi64_epi128::<0x00>(sum, factors);
     let high = _mm512_clmulepi64_epi128::<0x11>(sum, factors);
     // 0x96: the exclusive or of three.

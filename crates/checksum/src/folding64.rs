@@ -20,7 +20,7 @@ const LEAST_WIDE: usize = 2 * WIDE_STEP;
 
 /// Factors of both halves of a lane that shift them by this many bytes. The powers are one less, because a
 /// product of reversed factors is one place too far.
-const fn factors(bytes: u32) -> (i64, i64) {
+pub(crate) const fn factors(bytes: u32) -> (i64, i64) {
     let bits = bytes * 8;
     (power(bits + 63).cast_signed(), power(bits - 1).cast_signed())
 }

@@ -7,9 +7,13 @@ pub mod crc64;
 mod folding;
 #[cfg(target_arch = "x86_64")]
 mod folding64;
+#[cfg(target_arch = "x86_64")]
+mod registers;
 mod tables64;
 
 pub use copy::{CopySums, copy, copy_slice};
+#[cfg(target_arch = "x86_64")]
+pub use registers::RegisterFold;
 
 /// The checksum of `bytes`.
 #[must_use]

@@ -14,6 +14,13 @@ pub(crate) const fn times_x(value: u64) -> u64 {
     (value >> 1) ^ if value & 1 == 1 { POLYNOMIAL } else { 0 }
 }
 
+/// A polynomial over x, modulo the polynomial.
+#[cfg(target_arch = "x86_64")]
+pub(crate) const fn over_x(value: u64) -> u64 {
+    let lowest = value >> 63;
+    ((value ^ (lowest * POLYNOMIAL)) << 1) | lowest
+}
+
 /// x to the power of `exponent`, modulo the polynomial.
 pub(crate) const fn power(exponent: u32) -> u64 {
     let (mut value, mut done) = (1 << 63, 0);

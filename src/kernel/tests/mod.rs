@@ -14,8 +14,9 @@ mod measure;
 mod rule;
 
 use half::{bf16, f16};
+use kvstore_checksum::crc64;
 
-use super::{Isa, PartialSums, Pass, SumOrder, Traffic};
+use super::{DigestScope, Isa, PartialSums, Pass, PassDigests, SumOrder, Traffic};
 use crate::tensor::{DType, Element};
 use kvstore_protocol::testing::{Random, tree_of};
 
@@ -189,6 +190,11 @@ fn guard<T: Number>() -> T {
     T::random(&mut Random::new(1))
 }
 
+fn bytes_of<T: Number>(elements: &[T]) -> &[u8] {
+    // SAFETY: the elements are plain numbers.
+    unsafe { std::slice::from_raw_parts(elements.as_ptr().cast(), size_of_val(elements)) }
+}
+
 impl<T: Number> Out<T> {
     fn new(offset: usize, elements: &[T]) -> Self {
         let mut memory = vec![guard::<T>(); elements.len() + offset + 2 * 64];
@@ -199,6 +205,11 @@ impl<T: Number> Out<T> {
 
     fn start(&mut self) -> *mut u8 {
         self.memory[self.at..].as_mut_ptr().cast()
+    }
+
+    /// So many elements as bytes.
+    fn bytes(&self, count: usize) -> &[u8] {
+        bytes_of(&self.memory[self.at..][..count])
     }
 
     fn check(&self, expected: &[T], exact: bool, case: &dyn Fn() -> String) {
@@ -248,12 +259,18 @@ fn check_sum_as<T: Number>(
             let fresh = || Out::new(offset(inputs.len()), &vec![guard(); count]);
             let mut outs: Vec<Out<T>> = (0..number).map(|_| fresh()).collect();
             let places: Vec<*mut u8> = outs.iter_mut().map(Out::start).collect();
+            let inputs_of = &inputs;
             let (dtype, inputs, outs_at) = (T::DTYPE, &*starts, &*places);
             let pass = Pass { dtype, outs: outs_at, inputs, count, traffic, order, divisor: None };
             // SAFETY: the arrays have `count` elements, and no out is an input.
             unsafe { isa.sum(&pass) };
             for out in &outs {
                 out.check(&expected, exact, &case);
+            }
+            for scope in [DigestScope::Value, DigestScope::All { inputs: true }] {
+                if isa.digests_sum(&pass, scope) {
+                    check_digested(isa, (&pass, scope), (&mut outs, inputs_of), &expected, &case);
+                }
             }
         }
         let last = inputs.len() - 1;
@@ -268,6 +285,36 @@ fn check_sum_as<T: Number>(
         place.check(&expected, exact, &|| format!("{} in place", case()));
     }
 }
+
+/// Makes a sum again, and compares its digests with those of its arrays.
+fn check_digested<T: Number>(
+    isa: Isa,
+    (pass, scope): (&Pass<'_>, DigestScope),
+    (outs, inputs): (&mut [Out<T>], &[&[T]]),
+    expected: &[T],
+    case: &dyn Fn() -> String,
+) {
+    for out in &mut *outs {
+        let at = out.at;
+        out.memory[at..][..expected.len()].fill(guard());
+    }
+    let mut digests = BEFORE;
+    isa.sum_digested_planned(pass, (&mut digests, scope));
+    outs.iter().for_each(|out| out.check(expected, inputs.len() == 1, case));
+    let mut expected_digests = BEFORE;
+    let sum = outs[0].bytes(expected.len());
+    expected_digests.value = crc64::append(BEFORE.value, sum);
+    if scope != DigestScope::Value {
+        for (digest, input) in expected_digests.inputs.iter_mut().zip(inputs) {
+            *digest = crc64::append(*digest, bytes_of(input));
+        }
+    }
+    assert_eq!(digests, expected_digests, "{scope:?} of {}", case());
+}
+
+/// The digests of what is before the arrays of a pass.
+const BEFORE: PassDigests =
+    PassDigests { value: u64::MAX / 3, states: [1, 2, 0, 3], inputs: [4, 0, 5, u64::MAX] };
 
 fn check_sums<T: Number>(random: &mut Random) {
     let (inputs, sizes) = if is_small() { (&INPUTS[..5], &SIZES[..8]) } else { (INPUTS, SIZES) };

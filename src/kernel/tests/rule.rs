@@ -1,9 +1,10 @@
 //! Rules in every build against a scalar loop.
 
 use half::{bf16, f16};
+use kvstore_checksum::crc64;
 
-use super::{Number as Element, Ordered, Out, Random, TRAFFICS, isas};
-use crate::kernel::{Formula, MAX_STATES, Number, Pass, Rule, RuleTarget, SumOrder};
+use super::{BEFORE, Number as Element, Ordered, Out, Random, TRAFFICS, bytes_of, isas};
+use crate::kernel::{DigestScope, Formula, MAX_STATES, Number, Pass, Rule, RuleTarget, SumOrder};
 
 /// Uses every operation and every state.
 #[derive(Clone, Copy)]
@@ -135,7 +136,9 @@ impl<T: Stored> Case<T> {
         (number, offset): (usize, usize),
     ) {
         let (count, expected) = (self.value.len(), self.expected(ordered, with_master));
-        for (isa, traffic) in isas().flat_map(|isa| TRAFFICS.map(|traffic| (isa, traffic))) {
+        let ways = TRAFFICS.map(|traffic| SCOPES.map(|scope| (traffic, scope)));
+        let ways = isas().flat_map(|isa| ways.as_flattened().iter().map(move |way| (isa, *way)));
+        for (isa, (traffic, scope)) in ways {
             let mut inputs: Vec<Out<T>> =
                 self.inputs.iter().map(|input| Out::new(offset + 1, input)).collect();
             let inputs: Vec<*const u8> =
@@ -158,8 +161,17 @@ impl<T: Stored> Case<T> {
             let pass = Pass { dtype, outs: outs_at, inputs, count, traffic, order, divisor: None };
             let states_at = states.each_mut().map(Out::start);
             let target = RuleTarget::new(changed, with_master, states_at);
+            if scope.is_some_and(|scope| with_master || !rule.digests(isa, &pass, scope)) {
+                continue;
+            }
+            let mut digests = BEFORE;
             // SAFETY: all arrays have `count` elements and are apart.
-            unsafe { rule.merge(isa, &pass, &target) };
+            unsafe {
+                match scope {
+                    Some(scope) => rule.merge_digested(&pass, &target, (&mut digests, scope)),
+                    None => rule.merge(isa, &pass, &target),
+                }
+            }
             let case = || {
                 let inputs = inputs.len();
                 format!("{} {traffic:?} {:?} {order:?}, {inputs} x {count}", isa.name(), T::DTYPE)
@@ -168,9 +180,29 @@ impl<T: Stored> Case<T> {
             master.check(&expected.master, false, &case);
             (0..3).for_each(|at| states[at].check(&expected.states[at], false, &case));
             outs.iter().for_each(|out| out.check(&expected.value, false, &case));
+            if let Some(scope) = scope {
+                let states = states.each_ref().map(|state| state.bytes(count));
+                let mut expected = BEFORE;
+                expected.value = crc64::append(BEFORE.value, value.bytes(count));
+                if let DigestScope::All { inputs } = scope {
+                    let states = expected.states.iter_mut().zip(states);
+                    let read = self.inputs.iter().map(|input| bytes_of(input));
+                    let read = expected.inputs.iter_mut().zip(read).filter(|_| inputs);
+                    states.chain(read).for_each(|(sum, bytes)| *sum = crc64::append(*sum, bytes));
+                }
+                assert_eq!(digests, expected, "{scope:?} of {}", case());
+            }
         }
     }
 }
+
+/// Without digests, and with digests of each scope.
+const SCOPES: [Option<DigestScope>; 4] = [
+    None,
+    Some(DigestScope::Value),
+    Some(DigestScope::All { inputs: false }),
+    Some(DigestScope::All { inputs: true }),
+];
 
 /// Numbers with an instance, others, and more than a pass keeps at hand.
 const INPUTS: [usize; 8] = [1, 2, 3, 4, 5, 8, 9, 18];

@@ -1,6 +1,7 @@
 //! The builds for AVX2 and AVX-512. Also called: SIMD back ends.
 
 mod arithmetic;
+pub(super) mod digested;
 mod half;
 mod lanes;
 

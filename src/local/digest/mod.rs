@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::Local;
 use super::apply::{Applier, CallLimits, KeyPush};
 use super::checkpoint::check_byte_order;
-use super::merge::{DIGEST_BYTES, StepDigester, StepDigests};
+use super::merge::{StepDigester, StepDigests};
 use super::merger::{Handling, Merger};
 use super::table::{Slot, Value};
 use crate::deadline::Deadline;
@@ -118,15 +118,14 @@ impl Applier {
         let Some(log) = self.digests.get() else { return DigestedPush::default() };
         let &KeyPush { slot, values, outs, .. } = push;
         let by_updater = matches!(handling.merger_of(slot.key), Merger::Updater(_));
-        let is_large = slot.bytes() > DIGEST_BYTES && !by_updater;
         // Values that go through a codec arrive as other ones.
         let has_values = log.all && handling.codec_of(slot.dtype).is_none();
         let is_late = has_values
-            && is_large
+            && !by_updater
             && values.iter().all(|it| it.is_plain(slot.dtype))
             && outs.iter().all(|out| is_apart(&out.lent, values, slot));
         let contributions = if has_values && !is_late { self.contributions(push) } else { None };
-        let digester = is_large.then(|| StepDigester::new(log.all, is_late));
+        let digester = (!by_updater).then(|| StepDigester::new(log.all, is_late));
         DigestedPush { contributions, digester }
     }
 
@@ -162,7 +161,7 @@ impl Applier {
         let (slot, whole) = (push.slot, push.slot.bytes() as u64);
         let optimizer = handling.merger_of(slot.key).optimizer().filter(|_| log.all);
         let is_late = pushed.digester.as_ref().is_some_and(StepDigester::has_values);
-        let made = pushed.digester.and_then(|it| it.finish(slot.count));
+        let made = pushed.digester.and_then(|it| it.finish(slot));
         let StepDigests { value: digest, states, values } = made.unwrap_or_else(|| StepDigests {
             value: RunDigest::of(&value.buffer.bytes()[..slot.bytes()]),
             states: state_runs(optimizer, value).collect(),

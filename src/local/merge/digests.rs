@@ -1,17 +1,21 @@
-//! Digests of a step, made piece by piece while the caches hold what it has read and written.
+//! Digests of a step: of arrays while a pass loads and stores them, where passes can, and of the others piece by piece
+//! while the caches hold what it has read and written.
 
 use std::ops::Range;
 
 use smallvec::SmallVec;
 
-use super::Merge;
-use super::step::MergeStep;
+use super::step::{MergeScratch, MergeStep};
+use super::{Merge, MergeRun};
 use crate::digest::{Contributions, RunDigest};
+use crate::kernel::{DigestScope, MOST_DIGESTED, PassDigests};
+use crate::local::table::Slot;
 use crate::sys::sync::Mutex;
 use crate::tensor::{Array, DType, Lent};
 
-/// Bytes of stored value in a piece of a step that is digested: all its arrays fit in a second-level cache.
-pub(crate) const DIGEST_BYTES: usize = 64 << 10;
+/// Bytes of stored value in a piece of a step whose arrays are digested behind its passes: all its arrays fit in a
+/// second-level cache.
+pub(super) const DIGEST_BYTES: usize = 64 << 10;
 
 /// What is digested of a step, and the digests so far.
 pub(crate) struct StepDigester {
@@ -19,15 +23,30 @@ pub(crate) struct StepDigester {
     states: bool,
     /// Whether the values are, which are plain arrays and no outs.
     values: bool,
-    /// Runs of pieces.
-    runs: Mutex<Vec<PieceRun>>,
+    /// Runs of pieces: one, unless several threads make them.
+    runs: Mutex<SmallVec<[PieceRun; 1]>>,
 }
 
-/// Adjacent pieces.
+/// How the pieces of a step are digested.
+#[derive(Clone, Copy)]
+pub(super) struct DigestPlan {
+    /// What passes digest; None if they cannot.
+    in_pass: Option<DigestScope>,
+    /// Whether arrays are digested behind the passes.
+    pub(super) follows: bool,
+}
+
+/// Digests of adjacent pieces.
+#[derive(Default)]
 struct PieceRun {
     /// Elements.
     range: Range<usize>,
-    digests: StepDigests,
+    sums: PassDigests,
+    /// Number of the arrays of state that are digested, with the master.
+    states: usize,
+    /// Number of the values that are digested, and the digests of those that no pass digests.
+    values: usize,
+    more_values: Vec<u64>,
 }
 
 /// Digests of a step.
@@ -50,80 +69,147 @@ impl StepDigester {
         self.values
     }
 
-    /// Digests a piece of a step that has just been made.
-    pub(super) fn add(&self, step: &MergeStep<'_>, piece: &Range<usize>) {
-        let mut run = self.run_before(piece.start);
-        run.range.end = piece.end;
-        let StepDigests { value, states, values } = &mut run.digests;
-        if self.values {
-            let places = (0..).zip(step.values).map(|(place, _)| (place, RunDigest::default()));
-            let values = values.get_or_insert_with(|| places.collect());
-            for ((_, digest), pushed) in values.iter_mut().zip(step.values) {
-                append(digest, &pushed.array(), piece);
-            }
+    /// How the pieces of a step are digested.
+    pub(super) fn plan(&self, step: &MergeStep<'_>, is_straight: bool) -> DigestPlan {
+        let has_states = self.states && matches!(step.merge, Merge::Rule(..));
+        // The only value, if it is assigned, has the digest of the stored one.
+        let has_values = self.values && step.assigned().is_none();
+        let whole = if has_states || has_values {
+            DigestScope::All { inputs: has_values }
+        } else {
+            DigestScope::Value
+        };
+        let can = |scope: &DigestScope| is_straight && step.digests_in_passes(*scope);
+        let in_pass = Some(whole).filter(can).or_else(|| Some(DigestScope::Value).filter(can));
+        DigestPlan { in_pass, follows: in_pass != Some(whole) }
+    }
+
+    /// Makes a piece of a step, and digests it. A step on one thread is `alone`: its pieces follow one another.
+    pub(super) fn piece(
+        &self,
+        (step, plan): (&MergeStep<'_>, DigestPlan),
+        piece: &Range<usize>,
+        scratch: Option<&MergeScratch>,
+        alone: bool,
+    ) {
+        let mut runs = self.runs.lock();
+        let place = runs.iter().position(|run| run.range.end == piece.start);
+        let place = place.unwrap_or_else(|| {
+            runs.push(PieceRun::beginning_at(piece.start));
+            runs.len() - 1
+        });
+        if alone {
+            self.make((step, plan), piece, scratch, &mut runs[place]);
+            return;
         }
-        match (step.assigned(), values.as_deref(), step.targets.stored) {
-            (Some(_), Some([(_, only)]), _) => *value = *only,
-            (Some(only), ..) => append(value, &only, piece),
-            (None, _, Some(stored)) => append(value, &stored, piece),
-            (None, _, None) => {}
-        }
-        if let (true, Merge::Rule(_, arrays)) = (self.states, step.merge) {
-            let arrays = arrays.elements();
-            states.resize(arrays.len(), RunDigest::default());
-            for (state, array) in states.iter_mut().zip(&arrays) {
-                append(state, array, piece);
-            }
-        }
+        let mut run = runs.swap_remove(place);
+        drop(runs);
+        self.make((step, plan), piece, scratch, &mut run);
         self.runs.lock().push(run);
     }
 
-    /// Takes the run that ends where a piece begins; an empty one if there is none.
-    fn run_before(&self, start: usize) -> PieceRun {
-        let mut runs = self.runs.lock();
-        match runs.iter().position(|run| run.range.end == start) {
-            Some(at) => runs.swap_remove(at),
-            None => PieceRun { range: start..start, digests: StepDigests::default() },
+    fn make(
+        &self,
+        (step, plan): (&MergeStep<'_>, DigestPlan),
+        piece: &Range<usize>,
+        scratch: Option<&MergeScratch>,
+        run: &mut PieceRun,
+    ) {
+        run.range.end = piece.end;
+        if let Some(scope) = plan.in_pass {
+            step.straight_digested(piece, (&mut run.sums, scope));
+        } else {
+            MergeRun::piece(step, piece, scratch);
+            let written = step.assigned().or(step.targets.stored);
+            written.iter().for_each(|array| append(&mut run.sums.value, array, piece));
+        }
+        if self.values {
+            let is_done = matches!(plan.in_pass, Some(DigestScope::All { inputs: true }));
+            run.add_values(step, piece, is_done);
+        }
+        if let (true, Merge::Rule(_, arrays)) = (self.states, step.merge) {
+            let arrays = arrays.elements();
+            run.states = arrays.len();
+            if !matches!(plan.in_pass, Some(DigestScope::All { .. })) {
+                for (state, array) in run.sums.states.iter_mut().zip(&arrays) {
+                    append(state, array, piece);
+                }
+            }
         }
     }
 
-    /// The digests of so many elements; None if the step has not made just one pass over them.
-    pub(crate) fn finish(self, count: usize) -> Option<StepDigests> {
-        let mut runs = std::mem::take(&mut *self.runs.lock());
-        runs.sort_by_key(|run| run.range.start);
-        let whole = runs.into_iter().reduce(PieceRun::then)?;
-        (whole.range == (0..count)).then_some(whole.digests)
+    /// The digests of a key; None if the step has not made just one pass over its elements.
+    pub(crate) fn finish(&self, slot: &Slot) -> Option<StepDigests> {
+        let mut runs = self.runs.lock();
+        if runs.len() > 1 {
+            runs.sort_by_key(|run| run.range.start);
+            let whole = runs.drain(..).reduce(|first, next| first.then(&next, slot.dtype));
+            runs.extend(whole);
+        }
+        let whole = runs.first().filter(|run| run.range == (0..slot.count))?;
+        Some(whole.digests(slot.dtype))
     }
 }
 
 impl PieceRun {
-    /// This run with another one behind it; an empty run at a place that is wrong for it.
-    fn then(self, next: Self) -> Self {
-        if self.range.end != next.range.start {
-            return Self { range: 0..0, digests: StepDigests::default() };
+    fn beginning_at(start: usize) -> Self {
+        Self { range: start..start, ..Self::default() }
+    }
+
+    /// Digests a piece of the values, unless a pass has digested them.
+    fn add_values(&mut self, step: &MergeStep<'_>, piece: &Range<usize>, is_done: bool) {
+        self.values = step.values.len();
+        if step.assigned().is_some() {
+            self.sums.inputs[0] = self.sums.value;
+        } else if !is_done {
+            self.more_values.resize(self.values.saturating_sub(MOST_DIGESTED), 0);
+            let digests = self.sums.inputs.iter_mut().chain(&mut self.more_values);
+            digests.zip(step.values).for_each(|(digest, value)| {
+                append(digest, &value.array(), piece);
+            });
         }
-        let joined = |first: RunDigest, next: &RunDigest| first.then(*next);
-        let (first, second) = (self.digests, next.digests);
-        let values = first.values.zip(second.values).map(|(first, second)| {
-            first
-                .into_iter()
-                .zip(&second)
-                .map(|((at, it), (_, next))| (at, joined(it, next)))
-                .collect()
-        });
-        let states =
-            first.states.into_iter().zip(&second.states).map(|(it, next)| joined(it, next));
-        let digests = StepDigests {
-            value: joined(first.value, &second.value),
-            states: states.collect(),
-            values,
+    }
+
+    /// This run with another one behind it; an empty run at a place that is wrong for it.
+    fn then(mut self, next: &Self, dtype: DType) -> Self {
+        if self.range.end != next.range.start {
+            return Self::default();
+        }
+        let join = |size: usize| {
+            let len = (next.range.len() * size) as u64;
+            move |(first, second): (&mut u64, &u64)| {
+                let first_run = RunDigest { sum: *first, len: 0 };
+                *first = first_run.then(RunDigest { sum: *second, len }).sum;
+            }
         };
-        Self { range: self.range.start..next.range.end, digests }
+        let (of_value, of_state) = (join(dtype.size()), join(dtype.full().size()));
+        of_value((&mut self.sums.value, &next.sums.value));
+        self.sums.states.iter_mut().zip(&next.sums.states).for_each(of_state);
+        let inputs = self.sums.inputs.iter_mut().zip(&next.sums.inputs);
+        inputs.chain(self.more_values.iter_mut().zip(&next.more_values)).for_each(of_value);
+        self.range.end = next.range.end;
+        self
+    }
+
+    fn digests(&self, dtype: DType) -> StepDigests {
+        let run = |size: usize| {
+            let len = (self.range.len() * size) as u64;
+            move |sum: &u64| RunDigest { sum: *sum, len }
+        };
+        let (of_value, of_state) = (run(dtype.size()), run(dtype.full().size()));
+        let values = self.sums.inputs.iter().chain(&self.more_values).map(of_value);
+        StepDigests {
+            value: of_value(&self.sums.value),
+            states: self.sums.states.iter().take(self.states).map(of_state).collect(),
+            values: (self.values > 0).then(|| (0..).zip(values.take(self.values)).collect()),
+        }
     }
 }
 
 /// Appends a piece of an array to the digest of what is before it.
-fn append(digest: &mut RunDigest, array: &Array, piece: &Range<usize>) {
+fn append(digest: &mut u64, array: &Array, piece: &Range<usize>) {
     let (size, bytes) = (array.dtype().size(), Lent::plain(array.start_mut(), DType::U8).array());
-    digest.append(bytes.slice::<u8>(&(piece.start * size..piece.end * size)));
+    let mut run = RunDigest { sum: *digest, len: 0 };
+    run.append(bytes.slice::<u8>(&(piece.start * size..piece.end * size)));
+    *digest = run.sum;
 }

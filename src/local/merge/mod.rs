@@ -24,7 +24,8 @@ use crate::sys::sync::{AtomicBool as Cancel, Mutex};
 use crate::tensor::{Array, Buffer, LINE, Lent, PageOffset};
 
 pub(crate) use compression::Compression;
-pub(crate) use digests::{DIGEST_BYTES, StepDigester, StepDigests};
+use digests::DIGEST_BYTES;
+pub(crate) use digests::{StepDigester, StepDigests};
 use passes::KeyPasses;
 pub(crate) use rows::RowSums;
 use step::{MergeScratch, MergeStep};
@@ -283,24 +284,28 @@ impl MergeRun<'_> {
     fn whole(&self, merge: Merge<'_>, cancel: Option<&Cancel>) -> bool {
         let (slot, mut step) = (self.step.slot, MergeStep { merge, ..self.step });
         let digester = self.digester.filter(|_| step.targets.stored.is_some());
-        if digester.is_some() && step.writes_stored() && step.assigned().is_none() {
+        let digesting = digester.map(|it| (it, it.plan(&step, self.straight)));
+        let follows = digesting.is_some_and(|(_, plan)| plan.follows);
+        if follows && step.writes_stored() && step.assigned().is_none() {
             step.traffic = step.traffic.stored();
         }
+        let alone = self.threads == 1;
+        let make = |piece: &Range<usize>, scratch: Option<&MergeScratch>| match digesting {
+            Some((digester, plan)) => digester.piece((&step, plan), piece, scratch, alone),
+            None => Self::piece(&step, piece, scratch),
+        };
         // A pass that leaves the caches is faster in pieces, also on one thread. One that may be
         // cancelled stops between them.
         let may_stop = cancel.is_some() && slot.bytes() > PIECE_BYTES;
-        let is_one = self.straight && !step.traffic.streams() && !may_stop && digester.is_none();
-        if self.threads == 1 && is_one {
-            step.straight(&(0..slot.count));
+        let is_one = self.straight && !step.traffic.streams() && !may_stop && !follows;
+        if alone && is_one {
+            make(&(0..slot.count), None);
             return true;
         }
-        let work = |piece| {
-            self.with_scratch(|scratch| Self::piece(&step, &piece, scratch));
-            digester.inspect(|it| it.add(&step, &piece));
-        };
+        let work = |piece| self.with_scratch(|scratch| make(&piece, scratch));
         // Whole lines, wherever an array begins in them.
         let share = slot.bytes().div_ceil(self.threads).next_multiple_of(LINE);
-        let most = if digester.is_some() { DIGEST_BYTES } else { PIECE_BYTES };
+        let most = if follows { DIGEST_BYTES } else { PIECE_BYTES };
         let piece = share.clamp(LEAST_PIECE_BYTES, most) / slot.dtype.size();
         in_pieces(slot.count, piece, self.threads, cancel, &work)
     }

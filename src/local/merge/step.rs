@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 
 use super::{Merge, Targets};
 use crate::error::Result;
-use crate::kernel::{Isa, Meter, Pass, Squares, SumOrder, TILE, Traffic};
+use crate::kernel::{DigestScope, Isa, Meter, Pass, PassDigests, Squares, SumOrder, TILE, Traffic};
 use crate::local::table::Slot;
 use crate::optim::StateArrays;
 use crate::tensor::{Array, Buffer, DType, LINE, Lent};
@@ -86,12 +86,48 @@ impl MergeStep<'_> {
     /// several outs need equal places in a cache line.
     pub(super) fn straight(&self, piece: &Range<usize>) {
         let (inputs, outs) = self.addresses(piece);
-        let streams = self.traffic.streams();
-        if streams && outs.iter().any(|out| out.addr() % LINE != outs[0].addr() % LINE) {
+        if self.needs_tiles(&outs) {
             self.in_tiles(piece);
         } else {
             self.pass(&inputs, &outs, piece, self.traffic);
         }
+    }
+
+    /// Whether pieces of a straight step have passes that digest the arrays of a scope.
+    pub(super) fn digests_in_passes(&self, scope: DigestScope) -> bool {
+        let (inputs, outs) = self.addresses(&(0..0));
+        let pass = self.planned(&inputs, &outs, 0, self.traffic);
+        let has_loops = match self.merge {
+            Merge::Assign => self.isa.digests_sum(&pass, scope),
+            Merge::Rule(rule, arrays) => {
+                !arrays.has_master() && rule.digests(self.isa, &pass, scope)
+            }
+            Merge::Parts(..) => false,
+        };
+        has_loops && !self.needs_tiles(&outs)
+    }
+
+    /// [`Self::straight`] of a step with such passes; continues the digests.
+    pub(super) fn straight_digested(
+        &self,
+        piece: &Range<usize>,
+        digests: (&mut PassDigests, DigestScope),
+    ) {
+        let (inputs, outs) = self.addresses(piece);
+        let pass = self.planned(&inputs, &outs, piece.len(), self.traffic);
+        match (self.merge, &self.targets.stored) {
+            (Merge::Rule(rule, arrays), Some(stored)) => {
+                let target = arrays.target(stored, piece);
+                self.isa.merge_digested_planned(rule, &pass, &target, digests);
+            }
+            _ => self.isa.sum_digested_planned(&pass, digests),
+        }
+    }
+
+    /// Whether stores past the caches would go to unequal places in a cache line.
+    fn needs_tiles(&self, outs: &[*mut u8]) -> bool {
+        let is_apart = |out: &*mut u8| out.addr() % LINE != outs[0].addr() % LINE;
+        self.traffic.streams() && outs.iter().any(is_apart)
     }
 
     /// Adds up arrays and merges them into a range of the stored value, without outs.
@@ -156,11 +192,21 @@ impl MergeStep<'_> {
         self.isa.sum_planned(&Pass { dtype, outs, inputs, count, traffic, order, divisor: None });
     }
 
+    /// A pass over so many elements.
+    fn planned<'p>(
+        &'p self,
+        inputs: &'p [*const u8],
+        outs: &'p [*mut u8],
+        count: usize,
+        traffic: Traffic,
+    ) -> Pass<'p> {
+        let Self { order, divisor, .. } = *self;
+        Pass { dtype: self.slot.dtype, outs, inputs, count, traffic, order, divisor }
+    }
+
     /// Adds up a range of the values and merges it, in one pass.
     fn pass(&self, inputs: &[*const u8], outs: &[*mut u8], range: &Range<usize>, traffic: Traffic) {
-        let (dtype, count) = (self.slot.dtype, range.len());
-        let Self { order, divisor, .. } = *self;
-        let pass = Pass { dtype, outs, inputs, count, traffic, order, divisor };
+        let pass = self.planned(inputs, outs, range.len(), traffic);
         match (self.merge, &self.targets.stored) {
             (Merge::Rule(rule, arrays), Some(stored)) => {
                 self.isa.merge_planned(rule, &pass, &arrays.target(stored, range));

@@ -39,7 +39,7 @@ fn frames_are_the_same_wherever_their_values_lie() {
     let blocks: Arc<BlockPool> = Arc::default();
     let value: Vec<u8> = (0..251).cycle().take(3 * LENT).collect();
     let block = || blocks.join(&[&value]).unwrap();
-    let (summed, whole) = (block(), Bytes::of_block(block()));
+    let (mut summed, whole) = (block(), Bytes::of_block(block()));
     summed.has_sums(sums_of(&value));
     let summed = Bytes::of_block(summed);
     let parts = [(0, value.len()), (1, LENT), (LENT, LENT - 1), (7, 0)];
@@ -75,7 +75,7 @@ fn sent(batch: &[Message<Bytes>]) -> Vec<u8> {
 fn a_bundle_is_read_as_it_was_written_or_not_at_all() {
     let blocks: Arc<BlockPool> = Arc::default();
     let value: Vec<u8> = (0..251).cycle().take(300).collect();
-    let block = blocks.join(&[&value]).unwrap();
+    let mut block = blocks.join(&[&value]).unwrap();
     block.has_sums(sums_of(&value));
     let block = Bytes::of_block(block);
     let loan = Arc::new(Loan::of_static(&[3; 300]));
