@@ -22,6 +22,13 @@ pub(super) trait Arithmetic: Copy {
     fn sqrt(self) -> Self;
     /// Lane by lane `then` where `self > other`, else `otherwise`; no NaN is greater than anything.
     fn if_greater(self, other: Self, then: Self, otherwise: Self) -> Self;
+
+    /// See [`Number::clip`].
+    #[inline(always)]
+    fn clip(self, bound: Self) -> Self {
+        let (below, least) = (self.if_greater(bound, bound, self), bound.neg());
+        least.if_greater(below, least, below)
+    }
 }
 
 /// Operands of formulas: one number, or a register of them.
@@ -101,6 +108,11 @@ impl<R: Arithmetic> Number for Operand<R> {
     fn if_greater(self, other: Self, then: Self, otherwise: Self) -> Self {
         Self(self.0.if_greater(other.0, then.0, otherwise.0))
     }
+
+    #[inline(always)]
+    fn clip(self, bound: Self) -> Self {
+        Self(self.0.clip(bound.0))
+    }
 }
 
 /// Two registers that are treated as one.
@@ -154,6 +166,11 @@ impl<R: Arithmetic> Arithmetic for Pair<R> {
             self.0.if_greater(other.0, then.0, otherwise.0),
             self.1.if_greater(other.1, then.1, otherwise.1),
         )
+    }
+
+    #[inline(always)]
+    fn clip(self, bound: Self) -> Self {
+        Self(self.0.clip(bound.0), self.1.clip(bound.1))
     }
 }
 

@@ -147,6 +147,7 @@ pub(super) unsafe fn merge<B: Build, F: Formula>(formula: F, pass: &Pass<'_>, ta
 
 #[inline(always)]
 unsafe fn by_dtype<B: Build, F: Formula>(formula: F, pass: &Pass<'_>, target: &RuleTarget) {
+    let none = &mut Unobserved;
     // SAFETY: the caller's promise.
     unsafe {
         match pass.dtype {
@@ -154,10 +155,10 @@ unsafe fn by_dtype<B: Build, F: Formula>(formula: F, pass: &Pass<'_>, target: &R
                 by_numbers::<B, B::F32, _, F>(formula, LeftToRight, pass, target);
             }
             DType::F32 => {
-                unobserved::<B, B::F32Line, Rounded, _, F>(formula, LeftToRight, pass, target);
+                any::<B, B::F32Line, Rounded, _, F, _>(formula, LeftToRight, pass, target, none);
             }
             DType::F64 => {
-                unobserved::<B, B::F64, Rounded, _, F>(formula, LeftToRight, pass, target);
+                any::<B, B::F64, Rounded, _, F, _>(formula, LeftToRight, pass, target, none);
             }
             DType::F16 if F::FUSED => by_value::<B, B::F16, F>(formula, pass, target),
             DType::BF16 if F::FUSED => by_value::<B, B::Bf16, F>(formula, pass, target),
@@ -175,16 +176,17 @@ unsafe fn by_numbers<B: Build, D: FloatFamily, A: Adding, F: Formula>(
     pass: &Pass<'_>,
     target: &RuleTarget,
 ) {
+    let none = &mut Unobserved;
     // SAFETY: the caller's promise.
     unsafe {
         match (pass.inputs.len(), pass.outs.len()) {
-            (1, 0) => instance::<B, D, A, F, 1, 0>(formula, adding, pass, target),
-            (1, 1) => instance::<B, D, A, F, 1, 1>(formula, adding, pass, target),
-            (1, 4) => instance::<B, D, A, F, 1, 4>(formula, adding, pass, target),
-            (4, 0) => instance::<B, D, A, F, 4, 0>(formula, adding, pass, target),
-            (4, 1) => instance::<B, D, A, F, 4, 1>(formula, adding, pass, target),
-            (4, 4) => instance::<B, D, A, F, 4, 4>(formula, adding, pass, target),
-            _ => unobserved::<B, D, Rounded, A, F>(formula, adding, pass, target),
+            (1, 0) => instance::<B, D, A, F, _, 1, 0>(formula, adding, pass, target, none),
+            (1, 1) => instance::<B, D, A, F, _, 1, 1>(formula, adding, pass, target, none),
+            (1, 4) => instance::<B, D, A, F, _, 1, 4>(formula, adding, pass, target, none),
+            (4, 0) => instance::<B, D, A, F, _, 4, 0>(formula, adding, pass, target, none),
+            (4, 1) => instance::<B, D, A, F, _, 4, 1>(formula, adding, pass, target, none),
+            (4, 4) => instance::<B, D, A, F, _, 4, 4>(formula, adding, pass, target, none),
+            _ => any::<B, D, Rounded, A, F, _>(formula, adding, pass, target, none),
         }
     }
 }
@@ -208,7 +210,7 @@ pub(super) unsafe fn merge_observed<B: Build, F: Formula, O>(
     unsafe {
         match (pass.inputs.len(), pass.outs.len()) {
             (1, 0) => {
-                observed::<B, B::F32, _, F, _, 1, 0>(formula, adding, pass, target, observer);
+                instance::<B, B::F32, _, F, _, 1, 0>(formula, adding, pass, target, observer);
             }
             _ => any::<B, B::F32, Rounded, _, F, _>(formula, adding, pass, target, observer),
         }
@@ -218,26 +220,6 @@ pub(super) unsafe fn merge_observed<B: Build, F: Formula, O>(
 /// So many inputs and outs.
 #[inline(always)]
 unsafe fn instance<
-    B: Build,
-    D: FloatFamily,
-    A: Adding,
-    F: Formula,
-    const INS: usize,
-    const OUTS: usize,
->(
-    formula: F,
-    adding: A,
-    pass: &Pass<'_>,
-    target: &RuleTarget,
-) {
-    let observer = &mut Unobserved;
-    // SAFETY: the caller's promise.
-    unsafe { observed::<B, D, A, F, _, INS, OUTS>(formula, adding, pass, target, observer) }
-}
-
-/// The same, with an observer.
-#[inline(always)]
-unsafe fn observed<
     B: Build,
     D: FloatFamily,
     A: Adding,
@@ -261,18 +243,6 @@ unsafe fn observed<
             );
         }
     }
-}
-
-/// Any number of inputs and outs, without an observer.
-#[inline(always)]
-unsafe fn unobserved<B: Build, D: FloatFamily, K: ValuePrecision, A: Adding, F: Formula>(
-    formula: F,
-    adding: A,
-    pass: &Pass<'_>,
-    target: &RuleTarget,
-) {
-    // SAFETY: the caller's promise.
-    unsafe { any::<B, D, K, A, F, _>(formula, adding, pass, target, &mut Unobserved) }
 }
 
 /// Any number of inputs and outs.
@@ -318,13 +288,14 @@ unsafe fn by_value<B: Build, D: FloatFamily, F: Formula>(
     pass: &Pass<'_>,
     target: &RuleTarget,
 ) {
-    let adding = EitherOfFew { by_tree: !pass.order.is_linear(pass.inputs.len()) };
+    let (by_tree, none) = (!pass.order.is_linear(pass.inputs.len()), &mut Unobserved);
+    let adding = EitherOfFew { by_tree };
     // SAFETY: the caller's promise.
     unsafe {
         if target.master {
-            unobserved::<B, D, Unrounded, _, F>(formula, adding, pass, target);
+            any::<B, D, Unrounded, _, F, _>(formula, adding, pass, target, none);
         } else {
-            unobserved::<B, D, Rounded, _, F>(formula, adding, pass, target);
+            any::<B, D, Rounded, _, F, _>(formula, adding, pass, target, none);
         }
     }
 }

@@ -128,11 +128,11 @@ where
     unsafe {
         match (pass.inputs.len(), pass.outs.len()) {
             // One input has the digest of the value.
-            (1, 1) if !O::ALL => observed::<B, B::I8, _, _, 1, 1>(pass, adding, observer),
-            (1, 2) if !O::ALL => observed::<B, B::I8, _, _, 1, 2>(pass, adding, observer),
+            (1, 1) if !O::ALL => instance::<B, B::I8, _, _, 1, 1>(pass, adding, observer),
+            (1, 2) if !O::ALL => instance::<B, B::I8, _, _, 1, 2>(pass, adding, observer),
             (1, _) if !O::ALL => any::<B, B::I8, _, _>(pass, adding, observer),
-            (4, 1) => observed::<B, B::F32, _, _, 4, 1>(pass, adding, observer),
-            (4, 2) => observed::<B, B::F32, _, _, 4, 2>(pass, adding, observer),
+            (4, 1) => instance::<B, B::F32, _, _, 4, 1>(pass, adding, observer),
+            (4, 2) => instance::<B, B::F32, _, _, 4, 2>(pass, adding, observer),
             _ => any::<B, B::F32, _, _>(pass, adding, observer),
         }
     }
@@ -141,13 +141,14 @@ where
 /// Signed and unsigned integers of a size wrap to the same bits.
 #[inline(always)]
 unsafe fn by_integer<B: Build>(pass: &Pass<'_>) {
+    let none = &mut Unobserved;
     // SAFETY: the caller's promise.
     unsafe {
         match pass.dtype {
-            DType::I8 | DType::U8 => unobserved::<B, B::I8, _>(pass, LeftToRight),
-            DType::I16 | DType::U16 => unobserved::<B, B::I16, _>(pass, LeftToRight),
-            DType::I32 | DType::U32 => unobserved::<B, B::I32, _>(pass, LeftToRight),
-            DType::I64 | DType::U64 => unobserved::<B, B::I64, _>(pass, LeftToRight),
+            DType::I8 | DType::U8 => any::<B, B::I8, _, _>(pass, LeftToRight, none),
+            DType::I16 | DType::U16 => any::<B, B::I16, _, _>(pass, LeftToRight, none),
+            DType::I32 | DType::U32 => any::<B, B::I32, _, _>(pass, LeftToRight, none),
+            DType::I64 | DType::U64 => any::<B, B::I64, _, _>(pass, LeftToRight, none),
             // Never: plans refuse more than one value of an opaque dtype.
             _ => {}
         }
@@ -162,7 +163,7 @@ unsafe fn by_float<B: Build, A: Adding>(pass: &Pass<'_>, adding: A) {
             DType::F32 => by_outs::<B, B::F32, A, 4>(pass, adding),
             DType::F16 => by_outs::<B, B::F16, A, 4>(pass, adding),
             DType::BF16 => by_outs::<B, B::Bf16, A, 4>(pass, adding),
-            _ => unobserved::<B, B::F64, A>(pass, adding),
+            _ => any::<B, B::F64, A, _>(pass, adding, &mut Unobserved),
         }
     }
 }
@@ -171,30 +172,21 @@ unsafe fn by_float<B: Build, A: Adding>(pass: &Pass<'_>, adding: A) {
 /// the outs: a push with 1 or 4 has one more.
 #[inline(always)]
 unsafe fn by_outs<B: Build, F: Family, A: Adding, const INS: usize>(pass: &Pass<'_>, adding: A) {
+    let none = &mut Unobserved;
     // SAFETY: the caller's promise.
     unsafe {
         match (B::INSTANCES && A::INSTANCES && pass.inputs.len() == INS, pass.outs.len()) {
-            (true, 1) => instance::<B, F, A, INS, 1>(pass, adding),
-            (true, 2) => instance::<B, F, A, INS, 2>(pass, adding),
-            (true, 5) => instance::<B, F, A, INS, 5>(pass, adding),
-            _ => unobserved::<B, F, A>(pass, adding),
+            (true, 1) => instance::<B, F, A, _, INS, 1>(pass, adding, none),
+            (true, 2) => instance::<B, F, A, _, INS, 2>(pass, adding, none),
+            (true, 5) => instance::<B, F, A, _, INS, 5>(pass, adding, none),
+            _ => any::<B, F, A, _>(pass, adding, none),
         }
     }
 }
 
 /// So many inputs and outs.
 #[inline(always)]
-unsafe fn instance<B: Build, F: Family, A: Adding, const INS: usize, const OUTS: usize>(
-    pass: &Pass<'_>,
-    adding: A,
-) {
-    // SAFETY: the caller's promise.
-    unsafe { observed::<B, F, A, _, INS, OUTS>(pass, adding, &mut Unobserved) }
-}
-
-/// The same, with an observer.
-#[inline(always)]
-unsafe fn observed<B: Build, F: Family, A: Adding, O, const INS: usize, const OUTS: usize>(
+unsafe fn instance<B: Build, F: Family, A: Adding, O, const INS: usize, const OUTS: usize>(
     pass: &Pass<'_>,
     adding: A,
     observer: &mut O,
@@ -206,13 +198,6 @@ unsafe fn observed<B: Build, F: Family, A: Adding, O, const INS: usize, const OU
         // SAFETY: the caller's promise.
         unsafe { by_traffic::<B, F, A, O>(pass, adding, inputs, outs, observer) }
     }
-}
-
-/// Any number of inputs and outs, without an observer.
-#[inline(always)]
-unsafe fn unobserved<B: Build, F: Family, A: Adding>(pass: &Pass<'_>, adding: A) {
-    // SAFETY: the caller's promise.
-    unsafe { any::<B, F, A, _>(pass, adding, &mut Unobserved) }
 }
 
 /// Any number of inputs and outs.

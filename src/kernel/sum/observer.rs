@@ -12,7 +12,7 @@ pub(crate) const MOST_DIGESTED: usize = 4;
 pub(crate) enum DigestScope {
     /// The stored value.
     Value,
-    /// The stored value, the states of the rule, and all inputs or none.
+    /// The stored value, the states of the rule, and all inputs or none. Inputs that are digested are no outs.
     All { inputs: bool },
 }
 

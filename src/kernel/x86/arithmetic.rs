@@ -3,12 +3,13 @@
 use std::arch::x86_64::{
     __m256, __m256d, __m512, __m512d, _CMP_GT_OQ, _mm256_add_pd, _mm256_add_ps, _mm256_andnot_pd,
     _mm256_andnot_ps, _mm256_blendv_pd, _mm256_blendv_ps, _mm256_cmp_pd, _mm256_cmp_ps,
-    _mm256_div_pd, _mm256_div_ps, _mm256_mul_pd, _mm256_mul_ps, _mm256_set1_pd, _mm256_set1_ps,
-    _mm256_sqrt_pd, _mm256_sqrt_ps, _mm256_sub_pd, _mm256_sub_ps, _mm256_xor_pd, _mm256_xor_ps,
-    _mm512_add_pd, _mm512_add_ps, _mm512_andnot_pd, _mm512_andnot_ps, _mm512_cmp_pd_mask,
-    _mm512_cmp_ps_mask, _mm512_div_pd, _mm512_div_ps, _mm512_mask_blend_pd, _mm512_mask_blend_ps,
-    _mm512_mul_pd, _mm512_mul_ps, _mm512_set1_pd, _mm512_set1_ps, _mm512_sqrt_pd, _mm512_sqrt_ps,
-    _mm512_sub_pd, _mm512_sub_ps, _mm512_xor_pd, _mm512_xor_ps,
+    _mm256_div_pd, _mm256_div_ps, _mm256_max_pd, _mm256_max_ps, _mm256_min_pd, _mm256_min_ps,
+    _mm256_mul_pd, _mm256_mul_ps, _mm256_set1_pd, _mm256_set1_ps, _mm256_sqrt_pd, _mm256_sqrt_ps,
+    _mm256_sub_pd, _mm256_sub_ps, _mm256_xor_pd, _mm256_xor_ps, _mm512_add_pd, _mm512_add_ps,
+    _mm512_andnot_pd, _mm512_andnot_ps, _mm512_cmp_pd_mask, _mm512_cmp_ps_mask, _mm512_div_pd,
+    _mm512_div_ps, _mm512_mask_blend_pd, _mm512_mask_blend_ps, _mm512_max_pd, _mm512_max_ps,
+    _mm512_min_pd, _mm512_min_ps, _mm512_mul_pd, _mm512_mul_ps, _mm512_set1_pd, _mm512_set1_ps,
+    _mm512_sqrt_pd, _mm512_sqrt_ps, _mm512_sub_pd, _mm512_sub_ps, _mm512_xor_pd, _mm512_xor_ps,
 };
 
 use crate::kernel::number::Arithmetic;
@@ -47,7 +48,7 @@ selects! {
 /// Declares the arithmetic of a register.
 macro_rules! arithmetic {
     ($($register:ty as $float:ident: $splat:ident $add:ident $sub:ident $mul:ident $div:ident
-       $sqrt:ident $xor:ident $andnot:ident $select:ident;)+) => {$(
+       $sqrt:ident $xor:ident $andnot:ident $select:ident $min:ident $max:ident;)+) => {$(
         // SAFETY of all: values of this type exist only where the instruction set is there.
         impl Arithmetic for $register {
             #[inline(always)]
@@ -104,17 +105,28 @@ macro_rules! arithmetic {
                 // SAFETY: as above.
                 unsafe { $select(self, other, then, otherwise) }
             }
+
+            /// Both instructions give their second operand unless the first one is less, or greater.
+            #[inline(always)]
+            fn clip(self, bound: Self) -> Self {
+                // SAFETY: as above.
+                unsafe { $max(bound.neg(), $min(bound, self)) }
+            }
         }
     )+};
 }
 
 arithmetic! {
     __m256 as f32: _mm256_set1_ps _mm256_add_ps _mm256_sub_ps _mm256_mul_ps _mm256_div_ps
-        _mm256_sqrt_ps _mm256_xor_ps _mm256_andnot_ps select_f32x8;
+        _mm256_sqrt_ps _mm256_xor_ps _mm256_andnot_ps select_f32x8
+        _mm256_min_ps _mm256_max_ps;
     __m256d as f64: _mm256_set1_pd _mm256_add_pd _mm256_sub_pd _mm256_mul_pd _mm256_div_pd
-        _mm256_sqrt_pd _mm256_xor_pd _mm256_andnot_pd select_f64x4;
+        _mm256_sqrt_pd _mm256_xor_pd _mm256_andnot_pd select_f64x4
+        _mm256_min_pd _mm256_max_pd;
     __m512 as f32: _mm512_set1_ps _mm512_add_ps _mm512_sub_ps _mm512_mul_ps _mm512_div_ps
-        _mm512_sqrt_ps _mm512_xor_ps _mm512_andnot_ps select_f32x16;
+        _mm512_sqrt_ps _mm512_xor_ps _mm512_andnot_ps select_f32x16
+        _mm512_min_ps _mm512_max_ps;
     __m512d as f64: _mm512_set1_pd _mm512_add_pd _mm512_sub_pd _mm512_mul_pd _mm512_div_pd
-        _mm512_sqrt_pd _mm512_xor_pd _mm512_andnot_pd select_f64x8;
+        _mm512_sqrt_pd _mm512_xor_pd _mm512_andnot_pd select_f64x8
+        _mm512_min_pd _mm512_max_pd;
 }
