@@ -1,6 +1,8 @@
 //! Clipping by the norm of the gradients of a round: norms and steps against scalar loops, equal bits for any servers
 //! and slices, rounds that are skipped, and what is refused.
 
+use std::cell::Cell;
+use std::hint::black_box;
 use std::time::Duration;
 
 use kvstore::ErrorKind::{Differs, InvalidArgument, PeerLost, Timeout, Unsupported};
@@ -59,6 +61,38 @@ fn keys() -> Vec<Key> {
     (0..SIZES.len()).map(|key| Key::from(10 + key as u64)).collect()
 }
 
+thread_local! {
+    /// Whether the calls of this thread are made while it rounds upwards.
+    static ROUNDS_UP: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Makes a call while this thread rounds upwards.
+#[cfg(target_arch = "x86_64")]
+fn upwards<T>(call: impl FnOnce() -> T) -> T {
+    use std::arch::asm;
+
+    let mut before = 0_u32;
+    // SAFETY: a valid value of MXCSR: the one before with another rounding, and that one again.
+    unsafe {
+        asm!("stmxcsr [{}]", in(reg) &raw mut before, options(nostack));
+        let upward = (before & !0x6000) | 0x4000;
+        asm!("ldmxcsr [{}]", in(reg) &raw const upward, options(nostack));
+    }
+    let result = call();
+    // SAFETY: as above.
+    unsafe { asm!("ldmxcsr [{}]", in(reg) &raw const before, options(nostack)) };
+    result
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn upwards<T>(call: impl FnOnce() -> T) -> T {
+    call()
+}
+
+fn in_rounding<T>(call: impl FnOnce() -> T) -> T {
+    if ROUNDS_UP.get() { upwards(call) } else { call() }
+}
+
 /// Pushes all keys, in another order on each worker, and gives their values.
 fn pushpull(store: &Store, rank: usize, step: usize) -> Result<Vec<Vec<f32>>, Error> {
     let mut order: Vec<usize> = (0..SIZES.len()).collect();
@@ -70,12 +104,12 @@ fn pushpull(store: &Store, rank: usize, step: usize) -> Result<Vec<Vec<f32>>, Er
     let pushed: Vec<Key> = all.iter().map(|(key, _)| *key).collect();
     let tensors: Vec<Tensor<'_>> = all.iter().map(|(_, it)| Tensor::from(it)).collect();
     if step == 1 {
-        store.push_list(&pushed, &tensors)?;
+        in_rounding(|| store.push_list(&pushed, &tensors))?;
         return Ok(pulled(store));
     }
     let mut outs: Vec<Vec<f32>> = SIZES.iter().map(|size| vec![0.0; *size]).collect();
     let mut into: Vec<TensorMut<'_>> = outs.iter_mut().map(TensorMut::from).collect();
-    store.pushpull_list(&pushed, &tensors, &keys(), &mut into)?;
+    in_rounding(|| store.pushpull_list(&pushed, &tensors, &keys(), &mut into))?;
     drop(into);
     Ok(outs)
 }
@@ -142,22 +176,25 @@ fn bits(values: &[Vec<f32>]) -> Vec<Vec<u32>> {
     values.iter().map(|it| it.iter().map(|it| it.to_bits()).collect()).collect()
 }
 
+/// Values and norms of one worker.
+fn trained(store: &Store, rank: usize, params: &str, max_norm: f64) -> (Vec<Vec<f32>>, Vec<u64>) {
+    init(store);
+    let (name, options) = params.split_once(' ').unwrap();
+    store.set_optimizer(name, options).unwrap();
+    assert!(store.last_norm().unwrap().norm.is_nan());
+    store.set_clipping(max_norm, NonFinite::Skip).unwrap();
+    let (mut values, mut norms) = (Vec::new(), Vec::new());
+    for step in 0..STEPS {
+        values = pushpull(store, rank, step).unwrap();
+        norms.push(store.last_norm().unwrap().norm.to_bits());
+    }
+    assert_eq!(store.last_norm().unwrap().skips, 0);
+    (values, norms)
+}
+
 /// Values and norms of one job, checked against each other on all workers.
 fn train(job: &Job, params: &'static str, max_norm: f64) -> (Vec<Vec<f32>>, Vec<u64>) {
-    let mut results = job.run(move |store, rank| {
-        init(store);
-        let (name, options) = params.split_once(' ').unwrap();
-        store.set_optimizer(name, options).unwrap();
-        assert!(store.last_norm().unwrap().norm.is_nan());
-        store.set_clipping(max_norm, NonFinite::Skip).unwrap();
-        let (mut values, mut norms) = (Vec::new(), Vec::new());
-        for step in 0..STEPS {
-            values = pushpull(store, rank, step).unwrap();
-            norms.push(store.last_norm().unwrap().norm.to_bits());
-        }
-        assert_eq!(store.last_norm().unwrap().skips, 0);
-        (values, norms)
-    });
+    let mut results = job.run(move |store, rank| trained(store, rank, params, max_norm));
     let (values, norms) = results.pop().unwrap();
     for (other, its_norms) in results {
         assert_eq!((bits(&other), its_norms), (bits(&values), norms.clone()));
@@ -179,6 +216,24 @@ fn steps_of(workers: usize, rule: Rule, params: &'static str, rescale: f64) {
         check_close(&values, &expected);
         let bits = bits(&values);
         assert_eq!(*known.get_or_insert_with(|| bits.clone()), bits, "{servers} servers");
+    }
+}
+
+#[test]
+fn the_rounding_of_a_caller_changes_no_bit() {
+    let params = "sgd learning_rate=0.1,momentum=0.9,rescale_grad=0.3";
+    let usual = train(&Job::new(2, 1), params, 1.5);
+    let job = Job::new(2, 1);
+    let results = job.run(move |store, rank| {
+        // The nearest f32 is below five thirds.
+        let thirds = || black_box(black_box(5.0_f32) / black_box(3.0));
+        let nearest = in_rounding(thirds);
+        ROUNDS_UP.set(true);
+        assert_eq!(in_rounding(thirds) > nearest, cfg!(target_arch = "x86_64"));
+        trained(store, rank, params, 1.5)
+    });
+    for (values, norms) in results {
+        assert_eq!((bits(&values), norms), (bits(&usual.0), usual.1.clone()));
     }
 }
 
