@@ -36,6 +36,11 @@ impl Replacement {
         let Some(name) = target.file_name() else {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "this is not a file's name"));
         };
+        // The rename would put a file in the place of a device such as /dev/null.
+        if fs::symlink_metadata(target).is_ok_and(|it| !it.is_file() && !it.is_symlink()) {
+            let text = "what is there is not a regular file";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+        }
         let folder = target.parent().filter(|it| !it.as_os_str().is_empty());
         let folder = folder.unwrap_or(Path::new(".")).to_path_buf();
         sweep(&folder, name);
@@ -229,6 +234,20 @@ mod tests {
         assert_eq!(fs::read(&other).unwrap(), b"of another user");
         assert_eq!(fs::read(&path).unwrap(), b"ours");
         assert!(fs::symlink_metadata(&path).unwrap().is_file());
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn what_is_no_regular_file_is_not_replaced() {
+        let folder = folder("devices");
+        let path = folder.join("socket");
+        let _listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        for path in [path.as_path(), &folder, Path::new("/dev/null")] {
+            let error = Replacement::begin(path).err().unwrap();
+            assert_eq!(error.to_string(), "what is there is not a regular file");
+        }
+        let names: Vec<_> = fs::read_dir(&folder).unwrap().map(|it| it.unwrap().path()).collect();
+        assert_eq!(names, [path], "nothing else is there");
         fs::remove_dir_all(folder).unwrap();
     }
 
