@@ -9,11 +9,12 @@ enum { STACK = 256 * 1024 };
 /* A store is built on the stack, and the bytes between its fields keep what an earlier call left there: the
    pointer to the store before it. Each store would hold the one before it, and the last, which `main` still
    has, would hold all of them. */
-static void overwrite_the_stack_below(void) {
+static int overwrite_the_stack_below(void) {
     volatile char below[STACK];
     for (int i = 0; i < STACK; i++) {
         below[i] = 0;
     }
+    return below[STACK - 1];
 }
 
 int main(void) {
@@ -25,7 +26,9 @@ int main(void) {
             printf("kv_create: %s\n", kv_last_error());
             return 1;
         }
-        overwrite_the_stack_below();
+        if (overwrite_the_stack_below() != 0) {
+            return 1;
+        }
     }
     return 0;
 }
