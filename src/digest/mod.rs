@@ -37,12 +37,6 @@ impl RunDigest {
         Self { sum: crc64::crc64(bytes), len: bytes.len() as u64 }
     }
 
-    /// Continues the run.
-    pub(crate) fn append(&mut self, bytes: &[u8]) {
-        self.sum = crc64::append(self.sum, bytes);
-        self.len = self.len.saturating_add(bytes.len() as u64);
-    }
-
     /// The digest of this run with another one behind it.
     pub(crate) fn then(self, next: Self) -> Self {
         Self {

@@ -78,8 +78,6 @@ pub(super) struct DispatchState {
     lists: Vec<TaskList>,
     /// What slices digest.
     digests: Option<DigestOptions>,
-    /// Whether contributions become values under the newest setting.
-    assigns: bool,
 }
 
 impl ServerDispatch {
@@ -121,8 +119,13 @@ impl ServerDispatch {
 impl DispatchState {
     /// No slices, under a first setting.
     fn beginning_with(first: Arc<Handling>) -> Self {
-        let assigns = matches!(first.merger, Merger::Assign);
-        Self { handlings: [(0, first)].into(), assigns, ..Self::default() }
+        Self { handlings: [(0, first)].into(), ..Self::default() }
+    }
+
+    /// Whether contributions become values under the newest setting.
+    fn assigns(&self) -> bool {
+        let newest = self.handlings.last_key_value();
+        newest.is_some_and(|(_, handling)| matches!(handling.merger, Merger::Assign))
     }
 
     fn handling(&self, version: u64) -> Option<Arc<Handling>> {
@@ -228,7 +231,6 @@ impl DispatchState {
         match Change::decode(fields).and_then(|change| change.apply(&before)) {
             Ok(mut handling) => {
                 handling.version = version;
-                self.assigns = matches!(handling.merger, Merger::Assign);
                 self.handlings.insert(version, Arc::new(handling));
                 if self.handlings.len() > MOST_SETTINGS {
                     self.handlings.pop_first();
@@ -275,7 +277,7 @@ impl DriverHost for ServerDispatch {
             self.enter_all(part, state, todo);
         };
         enter(&mut node.part, &mut states.job);
-        self.assigns.store(states.job.assigns, Ordering::Relaxed);
+        self.assigns.store(states.job.assigns(), Ordering::Relaxed);
         // A group begins with no rule: an updater of this process gets keys of the job only.
         let plain = || DispatchState::beginning_with(Arc::new(Handling::PLAIN));
         node.each_group(|id, part| enter(part, states.groups.entry(id).or_insert_with(plain)));

@@ -3,6 +3,7 @@
 
 use std::ops::Range;
 
+use kvstore_checksum::crc64;
 use smallvec::SmallVec;
 
 use super::step::{MergeScratch, MergeStep};
@@ -177,10 +178,7 @@ impl PieceRun {
         }
         let join = |size: usize| {
             let len = (next.range.len() * size) as u64;
-            move |(first, second): (&mut u64, &u64)| {
-                let first_run = RunDigest { sum: *first, len: 0 };
-                *first = first_run.then(RunDigest { sum: *second, len }).sum;
-            }
+            move |(first, second): (&mut u64, &u64)| *first = crc64::combine(*first, *second, len)
         };
         let (of_value, of_state) = (join(dtype.size()), join(dtype.full().size()));
         of_value((&mut self.sums.value, &next.sums.value));
@@ -209,7 +207,6 @@ impl PieceRun {
 /// Appends a piece of an array to the digest of what is before it.
 fn append(digest: &mut u64, array: &Array, piece: &Range<usize>) {
     let (size, bytes) = (array.dtype().size(), Lent::plain(array.start_mut(), DType::U8).array());
-    let mut run = RunDigest { sum: *digest, len: 0 };
-    run.append(bytes.slice::<u8>(&(piece.start * size..piece.end * size)));
-    *digest = run.sum;
+    let bytes = bytes.slice::<u8>(&(piece.start * size..piece.end * size));
+    *digest = crc64::append(*digest, bytes);
 }
