@@ -9,7 +9,7 @@ use std::path::Path;
 use std::{env, fs, io};
 
 /// The tables that benches can write.
-pub const TABLES: [&str; 41] = [
+pub const TABLES: [&str; 42] = [
     "sweep-1-limits",
     "sweep-1-thread-1",
     "sweep-1-thread-2",
@@ -29,6 +29,7 @@ pub const TABLES: [&str; 41] = [
     "hand-small",
     "hand-middle",
     "hand-large",
+    "hand-read",
     "alignment",
     "half",
     "order",

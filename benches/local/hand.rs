@@ -2,6 +2,7 @@
 //! operations: what a program gains or loses by calling the library.
 
 use std::cell::{Cell, RefCell};
+use std::hint::black_box;
 use std::io;
 use std::ops::Range;
 use std::ptr::null_mut;
@@ -25,6 +26,7 @@ use crate::timing::{Subject, TRIES, medians, timed};
 const SIZES: [usize; 4] = [1 << 10, 1 << 12, 1 << 16, 1 << 20];
 const MIDDLE_SIZES: [usize; 4] = [1 << 15, 1 << 17, 1 << 18, 1 << 19];
 const LARGE_SIZES: [usize; 2] = [1 << 24, 1 << 26];
+const READ_SIZES: [usize; 3] = [1 << 12, 1 << 16, 1 << 20];
 const COPIES: [usize; 2] = [1, 4];
 const RULES: [Rule; 3] = [Rule::Assign, Rule::Momentum, Rule::Adam];
 
@@ -32,18 +34,29 @@ const RULES: [Rule; 3] = [Rule::Assign, Rule::Momentum, Rule::Adam];
 const CHECKED: usize = 1 << 16;
 
 pub fn small(report: &mut Report, group: &'static str) -> io::Result<Vec<Measured>> {
-    run(report, group, &SIZES)
+    run(report, group, &SIZES, false)
 }
 
 pub fn middle(report: &mut Report, group: &'static str) -> io::Result<Vec<Measured>> {
-    run(report, group, &MIDDLE_SIZES)
+    run(report, group, &MIDDLE_SIZES, false)
 }
 
 pub fn large(report: &mut Report, group: &'static str) -> io::Result<Vec<Measured>> {
-    run(report, group, &LARGE_SIZES)
+    run(report, group, &LARGE_SIZES, false)
 }
 
-fn run(report: &mut Report, group: &'static str, sizes: &[usize]) -> io::Result<Vec<Measured>> {
+/// Each call and each loop is followed by a reader of the outs, which finds them in the caches
+/// unless stores went past them.
+pub fn read(report: &mut Report, group: &'static str) -> io::Result<Vec<Measured>> {
+    run(report, group, &READ_SIZES, true)
+}
+
+fn run(
+    report: &mut Report,
+    group: &'static str,
+    sizes: &[usize],
+    reads: bool,
+) -> io::Result<Vec<Measured>> {
     let columns = [
         ("floats", 6),
         ("values", 0),
@@ -56,7 +69,12 @@ fn run(report: &mut Report, group: &'static str, sizes: &[usize]) -> io::Result<
         ("time, ours / loop", 0),
         ("best loop", 18),
     ];
-    report.table(group, "pushpull beside loops written by hand", &columns)?;
+    let title = if reads {
+        "pushpull and a reader of the outs beside loops written by hand"
+    } else {
+        "pushpull beside loops written by hand"
+    };
+    report.table(group, title, &columns)?;
     for &len in sizes {
         // Stores of all rules, lists, limits, and the loops' own arrays.
         let bytes = 1.1 * 4.0 * len as f64 * f64::from(2 * 6 + 2 * 4 + 2 * 3 + 3);
@@ -66,14 +84,19 @@ fn run(report: &mut Report, group: &'static str, sizes: &[usize]) -> io::Result<
             continue;
         }
         for threads in threads() {
-            measure(report, group, len, threads)?;
+            measure(report, (group, reads), len, threads)?;
         }
     }
     Ok(Vec::new())
 }
 
 /// All cases of one size and number of threads.
-fn measure(report: &mut Report, group: &str, len: usize, threads: usize) -> io::Result<()> {
+fn measure(
+    report: &mut Report,
+    (group, reads): (&str, bool),
+    len: usize,
+    threads: usize,
+) -> io::Result<()> {
     let keys = Keys::one(len);
     let list = |copies| List::new(DType::F32, MALLOC, &keys, copies);
     let [values, outs] = [COPIES.map(list), COPIES.map(list)];
@@ -88,9 +111,14 @@ fn measure(report: &mut Report, group: &str, len: usize, threads: usize) -> io::
                 check(&keys, rule, values, outs);
             }
             let mut subjects: Vec<Subject<'_>> = Way::ALL.map(|way| limits.subject(way)).into();
-            subjects.push(timed(|| store.pushpull(values, outs)));
+            subjects.push(timed(|| {
+                store.pushpull(values, outs);
+                if reads {
+                    read_all(outs, len);
+                }
+            }));
             let variants = 0..Variant::ALL.len();
-            subjects.extend(variants.map(|variant| looped.subject(variant, values, outs)));
+            subjects.extend(variants.map(|variant| looped.subject(variant, values, outs, reads)));
             let times = medians(&subjects, TRIES);
             let (best, seconds) = best(&times[Way::ALL.len() + 1..]);
             let case =
@@ -154,7 +182,14 @@ impl LoopStore {
         Self { len, piece, rule, arrays, rounds: Cell::new(0), shared, crew }
     }
 
-    fn subject<'a>(&'a self, variant: usize, values: &'a List, outs: &'a List) -> Subject<'a> {
+    fn subject<'a>(
+        &'a self,
+        variant: usize,
+        values: &'a List,
+        outs: &'a List,
+        reads: bool,
+    ) -> Subject<'a> {
+        let list = outs;
         let addresses = |list: &List| -> Vec<*mut f32> {
             list.tensors().iter().map(|tensor| tensor.data.cast()).collect()
         };
@@ -169,6 +204,9 @@ impl LoopStore {
             let mine: Range<usize> = 0..self.piece.min(self.len);
             let mine = |order: u32| work.run(Variant::ALL[order as usize], mine.clone());
             self.crew.borrow_mut().run(variant as u32, mine);
+            if reads {
+                read_all(list, self.len);
+            }
         })
     }
 
@@ -184,6 +222,19 @@ impl LoopStore {
     }
 }
 
+/// Reads arrays of so many floats, as a program does that has pulled weights.
+fn read_all(outs: &List, len: usize) {
+    for out in outs.tensors() {
+        // SAFETY: an array of that many floats, which no other thread uses between calls.
+        let floats = unsafe { std::slice::from_raw_parts(out.data.cast::<f32>(), len) };
+        let mut sums = [0.0; 32];
+        for some in floats.as_chunks::<32>().0 {
+            sums.iter_mut().zip(some).for_each(|(sum, float)| *sum += float);
+        }
+        black_box(sums);
+    }
+}
+
 /// A round of a fresh store and of each loop must give the same outs.
 fn check(keys: &Keys, rule: Rule, values: &List, outs: &List) {
     let store = Store::open(1, rule, Setting::Usual);
@@ -191,7 +242,7 @@ fn check(keys: &Keys, rule: Rule, values: &List, outs: &List) {
     store.pushpull(values, outs);
     let ours = outs.last_numbers(keys.elements());
     for variant in 0..Variant::ALL.len() {
-        LoopStore::new(keys.elements(), 1, rule).subject(variant, values, outs)(1);
+        LoopStore::new(keys.elements(), 1, rule).subject(variant, values, outs, false)(1);
         assert_eq!(outs.last_numbers(keys.elements()), ours, "a loop has other results");
     }
 }

@@ -57,7 +57,7 @@ use report::Report;
 /// A group's name, whether it runs without being asked for, and what it does.
 type Group = (&'static str, bool, fn(&mut Report, &'static str) -> io::Result<Vec<Measured>>);
 
-const GROUPS: [Group; 16] = [
+const GROUPS: [Group; 17] = [
     ("sweep-1", true, |report, group| sweep::run(report, group, 1)),
     ("sweep-2", false, |report, group| sweep::run(report, group, 2)),
     ("sweep-4", true, |report, group| sweep::run(report, group, 4)),
@@ -65,6 +65,7 @@ const GROUPS: [Group; 16] = [
     ("hand-small", true, hand::small),
     ("hand-middle", false, hand::middle),
     ("hand-large", false, hand::large),
+    ("hand-read", false, hand::read),
     ("alignment", true, alignment::run),
     ("half", true, halves::run),
     ("order", false, orders::run),

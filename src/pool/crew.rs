@@ -24,6 +24,7 @@ const WAKES: usize = 2;
 pub(super) struct ThreadCrew {
     posts: [Post; POSTS],
     counts: Counts,
+    queued: QueuedTasks,
     state: Mutex<CrewState>,
     /// Signalled with each wake-up.
     wakeup: Condvar,
@@ -40,11 +41,14 @@ struct Counts {
     looking: AtomicUsize,
     /// Helpers that sleep. Changes under the lock.
     parked: AtomicUsize,
-    /// Tasks in the queue. Changes under the lock.
-    queued: AtomicUsize,
     /// Threads that compute something large, helpers and their owners.
     working: AtomicUsize,
 }
+
+/// Tasks in the queue; changes under the lock. Helpers that search read it all the time, so it is
+/// apart from what each split changes.
+#[repr(align(128))]
+struct QueuedTasks(AtomicUsize);
 
 struct CrewState {
     tasks: VecDeque<Weak<dyn Task>>,
@@ -64,7 +68,8 @@ impl ThreadCrew {
         let zero = || AtomicUsize::new(0);
         Self {
             posts: std::array::from_fn(|_| Post::new()),
-            counts: Counts { looking: zero(), parked: zero(), queued: zero(), working: zero() },
+            counts: Counts { looking: zero(), parked: zero(), working: zero() },
+            queued: QueuedTasks(zero()),
             state: Mutex::new(CrewState { tasks: VecDeque::new(), wakeups: 0 }),
             wakeup: Condvar::new(),
             left: Condvar::new(),
@@ -80,10 +85,10 @@ impl ThreadCrew {
 
     /// Number of idle helpers, beyond what is queued.
     pub(super) fn idle(&self) -> usize {
-        let Counts { looking, parked, queued, .. } = &self.counts;
+        let Counts { looking, parked, .. } = &self.counts;
         // Relaxed: a hint.
         let idle = looking.load(Ordering::Relaxed) + parked.load(Ordering::Relaxed);
-        idle.saturating_sub(queued.load(Ordering::Relaxed))
+        idle.saturating_sub(self.queued.0.load(Ordering::Relaxed))
     }
 
     /// Counts the calling thread among those that compute; returns how many processors are left.
@@ -110,25 +115,20 @@ impl ThreadCrew {
     pub(super) fn push(&self, task: Weak<dyn Task>) {
         let mut state = self.state.lock();
         state.tasks.push_back(task);
-        self.counts.queued.store(state.tasks.len(), Ordering::Relaxed);
+        self.queued.0.store(state.tasks.len(), Ordering::Relaxed);
         drop(state);
         self.wake();
     }
 
     /// Runs each piece once, here and on up to `helpers` helpers; returns whether none panicked.
-    pub(super) fn split(
-        &self,
-        helpers: usize,
-        pieces: usize,
-        run: &(dyn Fn(usize) + Sync),
-    ) -> bool {
+    pub(super) fn split(&self, helpers: usize, pieces: u32, run: &(dyn Fn(usize) + Sync)) -> bool {
         // SAFETY: `run` lives longer than this call, and the split does not.
-        let split = unsafe { Split::new(pieces, run) };
+        let split = unsafe { Split::new(helpers, pieces, run) };
         let post = self.posts.iter().find(|post| post.open(&split, helpers));
         if post.is_some() {
             self.wake();
         }
-        split.work();
+        split.work(None);
         // `end` closes the post to new helpers; `wait` returns when the last helper has left.
         if let Some(post) = post {
             self.end(post);
@@ -153,14 +153,14 @@ impl ThreadCrew {
         post.free();
     }
 
-    /// One iteration of a helper: finds work, parked if need be, and does it. Returns whether it
-    /// pays to spin in the next iteration.
-    pub(super) fn serve(&self, spins: bool) -> bool {
+    /// One iteration of a helper, of a number of its own: finds work, parked if need be, and does it.
+    /// Returns whether it pays to spin in the next iteration.
+    pub(super) fn serve(&self, helper: usize, spins: bool) -> bool {
         let found = self.look(spins);
         self.stop_looking();
         match found {
             // SAFETY: this helper has a seat, so the owner waits for it.
-            ClaimedWork::Split(post, split) => self.help(post, unsafe { &*split }),
+            ClaimedWork::Split(post, split) => self.help(helper, post, unsafe { &*split }),
             ClaimedWork::Task(task) => {
                 if let Some(task) = task.upgrade() {
                     task.run();
@@ -172,12 +172,14 @@ impl ThreadCrew {
     }
 
     /// Works on a split from a seat, and leaves it; returns whether it pays to spin afterwards.
-    fn help(&self, post: &Post, split: &Split) -> bool {
+    fn help(&self, helper: usize, post: &Post, split: &Split) -> bool {
         self.start_work();
-        split.work();
+        split.work(Some(helper));
         self.stop_work();
         // All pieces have been claimed.
-        post.close();
+        if post.seats() > 0 {
+            post.close();
+        }
         // No spinning where the owner runs: all other processors may be taken.
         let apart = split.processor().is_none_or(|owners| processor() != Some(owners));
         // Before the seat is released, so that the owner's next split finds this helper.
@@ -208,10 +210,10 @@ impl ThreadCrew {
     /// Tasks first: only helpers run them, while the owner of a split works itself.
     fn find(&self) -> Option<ClaimedWork<'_>> {
         // Relaxed: the lock decides, and a helper checks once more under it before it sleeps.
-        if self.counts.queued.load(Ordering::Relaxed) > 0 {
+        if self.queued.0.load(Ordering::Relaxed) > 0 {
             let mut state = self.state.lock();
             if let Some(task) = state.tasks.pop_front() {
-                self.counts.queued.store(state.tasks.len(), Ordering::Relaxed);
+                self.queued.0.store(state.tasks.len(), Ordering::Relaxed);
                 return Some(ClaimedWork::Task(task));
             }
         }
@@ -232,7 +234,7 @@ impl ThreadCrew {
     /// Whether there is unclaimed work.
     fn open_work(&self) -> usize {
         let seats: usize = self.posts.iter().map(Post::seats).sum();
-        seats + self.counts.queued.load(Ordering::Relaxed)
+        seats + self.queued.0.load(Ordering::Relaxed)
     }
 
     /// Parks until woken.

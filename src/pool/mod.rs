@@ -136,12 +136,12 @@ impl Pool {
         run: &(dyn Fn(usize) + Sync),
     ) {
         let helpers = helpers.min(pieces.saturating_sub(1));
-        if helpers == 0 {
+        let Some(shared) = u32::try_from(pieces).ok().filter(|_| helpers > 0) else {
             (0..pieces).for_each(run);
             return;
-        }
+        };
         self.grow(helpers, helpers);
-        let well = self.crew.split(helpers, pieces, run);
+        let well = self.crew.split(helpers, shared, run);
         assert!(well, "a piece of a split operation panicked");
     }
 
@@ -154,10 +154,11 @@ impl Pool {
         }
         let _starting = self.starting.lock();
         while threads() < limit && self.crew.idle() < wanted {
-            let name = format!("kvstore-{}", threads());
+            let helper = threads();
+            let name = format!("kvstore-{helper}");
             self.crew.start_looking();
             let started = without_signals(|| {
-                std::thread::Builder::new().name(name).spawn(move || self.serve())
+                std::thread::Builder::new().name(name).spawn(move || self.serve(helper))
             });
             if let Err(error) = started {
                 self.crew.stop_looking();
@@ -170,10 +171,10 @@ impl Pool {
     }
 
     /// Main loop of a pool thread.
-    fn serve(&self) {
+    fn serve(&self, helper: usize) {
         let mut spins = true;
         loop {
-            spins = self.crew.serve(spins);
+            spins = self.crew.serve(helper, spins);
         }
     }
 }

@@ -82,7 +82,7 @@ impl Model {
         thread::spawn(move || {
             let mut spins = true;
             while !model.tasks.is_over() {
-                spins = model.crew.serve(spins);
+                spins = model.crew.serve(0, spins);
             }
             // A real helper never exits, so other threads rely on it.
             model.crew.stop_looking();
@@ -92,7 +92,7 @@ impl Model {
     /// Splits once, and uses the memory of the pieces when it has returned.
     fn split<const PIECES: usize>(&self) {
         let cells = cells::<PIECES>();
-        assert!(self.crew.split(1, PIECES, &|piece| cells[piece].add()));
+        assert!(self.crew.split(1, PIECES as u32, &|piece| cells[piece].add()));
         for cell in cells {
             cell.add();
             assert_eq!(cell.get(), 2, "each piece ran once");

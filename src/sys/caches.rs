@@ -1,4 +1,4 @@
-//! The sizes of this machine's caches, read from the system once.
+//! The sizes of this machine's caches, read from the system once, and how it fills them.
 
 use std::fs;
 use std::sync::OnceLock;
@@ -10,14 +10,20 @@ pub(crate) struct CacheSizes {
     pub(crate) own: usize,
     /// The last level, which cores share.
     pub(crate) last: usize,
+    /// Whether the processor is AMD's Zen 5 or a later one.
+    zen_5: bool,
 }
 
 /// Where the system does not tell: a small server.
-const FALLBACK: CacheSizes = CacheSizes { own: 1 << 20, last: 32 << 20 };
+const FALLBACK: CacheSizes = CacheSizes { own: 1 << 20, last: 32 << 20, zen_5: false };
 
 /// Size of a second level beyond which a processor has many cores on a mesh, whose last level is
 /// slower than stores past it (measured on a Xeon with 2 MiB and 260 MiB).
 const SMALL_OWN: usize = 1 << 20;
+
+/// The family of AMD's Zen 5.
+#[cfg(target_arch = "x86_64")]
+const ZEN_5: u32 = 0x1a;
 
 impl CacheSizes {
     pub(crate) fn get() -> Self {
@@ -27,13 +33,20 @@ impl CacheSizes {
 
     /// Bytes that a step on so many threads may touch and find in the caches again.
     ///
-    /// Half of the last level, which others use too. With a large second level, seven eighths of
-    /// those of the threads.
+    /// Half of the last level, which others use too; on Zen 5 seven eighths. With a large second
+    /// level, seven eighths of those of the threads.
     pub(crate) fn usable(self, threads: usize) -> usize {
         if self.own > SMALL_OWN {
             return self.own / 8 * 7 * threads;
         }
-        (self.last / 2).max(self.own)
+        let last = if self.zen_5 { self.last / 8 * 7 } else { self.last / 2 };
+        last.max(self.own)
+    }
+
+    /// Whether a step that touches so many bytes prefetches what it loads: where they are more than
+    /// half of the last level, but not on Zen 5, which loads in time by itself.
+    pub(crate) fn looks_ahead(self, touched: usize) -> bool {
+        !self.zen_5 && touched > self.last / 2
     }
 
     /// The caches of the first processor, as Linux tells them.
@@ -56,8 +69,31 @@ impl CacheSizes {
     fn of(caches: &[(u32, usize)]) -> Option<Self> {
         let own = caches.iter().find(|(level, _)| *level == 2)?.1;
         let last = caches.iter().max_by_key(|(level, _)| *level)?.1;
-        Some(Self { own, last })
+        Some(Self { own, last, zen_5: is_zen_5() })
     }
+}
+
+#[cfg(target_arch = "x86_64")]
+fn is_zen_5() -> bool {
+    // Miri has no processor.
+    !cfg!(miri) && is_amd_from(ZEN_5)
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn is_zen_5() -> bool {
+    false
+}
+
+/// Whether this is a processor of AMD's, of a family or a later one.
+#[cfg(target_arch = "x86_64")]
+fn is_amd_from(family: u32) -> bool {
+    use std::arch::x86_64::__cpuid;
+
+    let (maker, version) = (__cpuid(0), __cpuid(1).eax);
+    let name = [maker.ebx, maker.edx, maker.ecx].map(u32::to_le_bytes);
+    let base = version >> 8 & 0xf;
+    let found = if base == 0xf { base + (version >> 20 & 0xff) } else { base };
+    name.as_flattened() == b"AuthenticAMD" && found >= family
 }
 
 /// `32768K` in bytes.
@@ -81,15 +117,26 @@ mod tests {
         assert_eq!(parse("512"), Some(512));
         assert_eq!([parse(""), parse("K"), parse("x1K")], [None; 3]);
         let caches = [(1, 32 << 10), (1, 32 << 10), (2, 512 << 10), (3, 32 << 20)];
-        let sizes = CacheSizes { own: 512 << 10, last: 32 << 20 };
-        assert_eq!(CacheSizes::of(&caches), Some(sizes));
+        let found = CacheSizes::of(&caches).map(|it| (it.own, it.last));
+        assert_eq!(found, Some((512 << 10, 32 << 20)));
         assert_eq!(CacheSizes::of(&caches[..2]), None);
     }
 
     #[test]
-    fn a_step_may_fill_half_of_the_last_level_or_the_second_levels_of_its_threads() {
-        assert_eq!(CacheSizes { own: 512 << 10, last: 32 << 20 }.usable(2), 16 << 20);
-        assert_eq!(CacheSizes { own: 2 << 20, last: 260 << 20 }.usable(1), 7 << 18);
-        assert_eq!(CacheSizes { own: 2 << 20, last: 260 << 20 }.usable(2), 7 << 19);
+    fn a_step_may_fill_a_part_of_the_last_level_or_the_second_levels_of_its_threads() {
+        let usable = |own, last, threads| CacheSizes { own, last, ..FALLBACK }.usable(threads);
+        assert_eq!(usable(512 << 10, 32 << 20, 2), 16 << 20);
+        assert_eq!(usable(2 << 20, 260 << 20, 1), 7 << 18);
+        assert_eq!(usable(2 << 20, 260 << 20, 2), 7 << 19);
+        assert_eq!(CacheSizes { zen_5: true, ..FALLBACK }.usable(1), 28 << 20);
+    }
+
+    #[test]
+    fn a_step_looks_ahead_beyond_half_of_the_last_level_but_on_zen_5() {
+        for zen_5 in [true, false] {
+            let caches = CacheSizes { zen_5, ..FALLBACK };
+            assert_eq!(caches.looks_ahead((16 << 20) + 1), !zen_5);
+            assert!(!caches.looks_ahead(16 << 20));
+        }
     }
 }

@@ -12,7 +12,9 @@ use std::sync::PoisonError;
 use std::time::Instant;
 
 pub(crate) use base::Arc;
-pub(crate) use base::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering, fence};
+pub(crate) use base::atomic::{
+    AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
+};
 
 use crate::deadline::Deadline;
 use crate::interrupt;

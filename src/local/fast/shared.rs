@@ -1,7 +1,6 @@
 //! Short calls on long lists: their keys are shared out among threads.
 
 use std::iter;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::check::Lists;
@@ -14,6 +13,7 @@ use crate::local::merger::ShortMerge;
 use crate::local::table::Value;
 use crate::pool::{Help, pool};
 use crate::sys::DefaultFloats;
+use crate::sys::sync::Mutex;
 
 /// Runs of keys for each thread: the last ones even out what threads are behind.
 const RUNS: usize = 8;
@@ -24,7 +24,11 @@ pub(crate) struct SharedMemory {
     keys: Vec<KeyTensors<'static>>,
     guards: Vec<WriteGuard<'static, Value>>,
     work: Vec<SharedKey<'static>>,
+    runs: Vec<SharedRun<'static, 'static>>,
 }
+
+/// Neighbouring keys, which one thread takes.
+type SharedRun<'r, 'a> = Mutex<&'r mut [SharedKey<'a>]>;
 
 /// A key of the call, and its value if the call changes it.
 struct SharedKey<'a> {
@@ -72,7 +76,7 @@ impl Applier {
         let values = guards.iter_mut().map(|guard| Some(&mut **guard));
         let all = taken.iter().zip(values.chain(iter::repeat_with(|| None)));
         work.extend(all.map(|(&key, value)| SharedKey { key, value }));
-        let done = self.share(&mut work, merge, helpers);
+        let done = self.share(&mut work, merge, helpers, &mut memory.runs);
         memory.work = emptied(work);
         let mut tallies = CallTally::default();
         taken[..done].iter().for_each(|key| tallies.add(&tally(key)));
@@ -123,17 +127,21 @@ impl Applier {
 
     /// Merges and copies on this thread and helpers; gives how many keys from the first on are done.
     /// Only pulls may leave some.
-    fn share(&self, work: &mut [SharedKey<'_>], merge: &ShortMerge, helpers: usize) -> usize {
+    fn share(
+        &self,
+        work: &mut [SharedKey<'_>],
+        merge: &ShortMerge,
+        helpers: usize,
+        memory: &mut Vec<SharedRun<'static, 'static>>,
+    ) -> usize {
         let all = work.len();
         let length = all.div_ceil(RUNS * (1 + helpers)).max(1);
-        let runs = Mutex::new(work.chunks_mut(length).enumerate());
+        let mut runs = emptied(std::mem::take(memory));
+        runs.extend(work.chunks_mut(length).map(Mutex::new));
         let done = AtomicUsize::new(all);
-        pool().split(helpers, all.div_ceil(length), &|_| {
-            let Some((index, run)) = runs.lock().ok().and_then(|mut runs| runs.next()) else {
-                return;
-            };
+        pool().split(helpers, runs.len(), &|index| {
             let _floats = DefaultFloats::enter();
-            for (at, SharedKey { key, value }) in run.iter_mut().enumerate() {
+            for (at, SharedKey { key, value }) in runs[index].lock().iter_mut().enumerate() {
                 match value {
                     Some(value) => self.merge_short(key, value, merge).expect("its state is there"),
                     None if self.fetch(key).is_some() => {}
@@ -145,6 +153,7 @@ impl Applier {
                 }
             }
         });
+        *memory = emptied(runs);
         done.into_inner()
     }
 }

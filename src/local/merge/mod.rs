@@ -221,7 +221,7 @@ impl<'t> Team<'t> {
     fn traffic(self, slot: &Slot, own: usize, threads: usize) -> Traffic {
         let (caches, touched) = (CacheSizes::get(), own.max(self.touched));
         let streams = slot.bytes() >= STREAM_BYTES && touched > caches.usable(threads);
-        match (streams, touched > caches.last / 2) {
+        match (streams, caches.looks_ahead(touched)) {
             (false, false) => Traffic::Cached,
             (false, true) => Traffic::Ahead,
             (true, false) => Traffic::Streaming,
