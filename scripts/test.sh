@@ -2,8 +2,8 @@
 # Runs test suites, goes on after a failure, and ends with the line "N passed, N failed".
 # Usage: scripts/test.sh [suite...]
 #
-#   all      what `make test` runs: every suite below but checks, site, gpu, frameworks, mixed, aarch64,
-#            packages and long
+#   all      what `make test` runs: every suite below but checks, site, gpu, frameworks, some_frameworks,
+#            mixed, aarch64, packages and long
 #   checks   formats and lints, each counted as one test
 #   site     the documentation site: every page of it is read
 #   rust     cargo test: unit tests, integration tests, whole jobs, documentation; again without the
@@ -15,6 +15,7 @@
 #   go       go vet and go test, also with the race detector and cgocheck2
 #   python   pytest: the Python package, the manifests for Kubernetes, jobs of real launchers
 #   frameworks  pytest: the parts of the Python package for frameworks, on the real frameworks
+#   some_frameworks  those for MXNet, PyTorch and Ray in jobs of two processes, as far as ten minutes go
 #   examples every example that trains, started as a user would
 #   miri     unit tests under Miri
 #   mixed    jobs whose scheduler and servers are of another release than their workers
@@ -246,9 +247,15 @@ suite_python() {
   run "stand-in driver" count_step cargo build --quiet -p cuda-stand-in
   run "pytest" count_pytest "$python" -m pytest -q -rs bindings/python/tests tests/k8s \
     tests/launchers tests/packages tests/site/test_first_pages.py
+  name_skipped '^$' "$logs/pytest.log"
+}
+
+# name_skipped PATTERN LOG...: says once for each reason, but those of a pattern, that tests were skipped.
+name_skipped() {
+  local reason
   while read -r reason; do
     leave_out "some of pytest" "$reason"
-  done < <(sed -nE 's/^SKIPPED \[[0-9]+\] [^ ]+ //p' "$logs/pytest.log" | sort -u)
+  done < <(sed -nE 's/^SKIPPED \[[0-9]+\] [^ ]+ //p' "${@:2}" | grep -v "$1" | sort -u)
 }
 
 # Each framework has an environment of its own: they want other versions of numpy.
@@ -275,9 +282,37 @@ suite_frameworks() {
       leave_out "kvstore.$framework" "$interpreter"
     fi
   done
-  while read -r reason; do
-    leave_out "some of pytest" "$reason"
-  done < <(sed -nE 's/^SKIPPED \[[0-9]+\] [^ ]+ //p' "$logs"/pytest,-*.log | grep -v 'could not import' | sort -u)
+  name_skipped "could not import" "$logs"/pytest,-*.log
+}
+
+# Their packages are fetched first, and removed again if they were not there: PyTorch's take 5 GB.
+suite_some_frameworks() {
+  local end=$((SECONDS + 600)) framework interpreter folder left free was_there
+  # Seconds that are kept for what comes after, and gigabytes of the packages.
+  local -A later=([mxnet]=400 [torch]=200 [ray]=0) size=([mxnet]=1 [torch]=8 [ray]=8)
+  run "library for python" count_step make -s python
+  for framework in mxnet torch ray; do
+    folder=build/frameworks/$framework was_there=yes
+    [ -d "$folder" ] || was_there=no
+    free=$(df --output=avail -B G build | tr -dc 0-9)
+    if [ $was_there = no ] && ((free < 2 * ${size[$framework]})); then
+      leave_out "kvstore.$framework" "$free GB are free, and its packages take ${size[$framework]}"
+      continue
+    fi
+    left=$((end - SECONDS - ${later[$framework]}))
+    if ((left < 60)); then
+      leave_out "kvstore.$framework" "no time left"
+    elif interpreter=$(timeout $left bash scripts/frameworks.sh $framework 2>&1); then
+      left=$((end - SECONDS - ${later[$framework]}))
+      run "pytest, some of $framework" count_pytest \
+        env KV_TEST_PROCESSES=2 KV_TEST_END=$(($(date +%s) + left)) \
+        "$interpreter" -m pytest -q -rs bindings/python/tests_frameworks -k "test_$framework"
+      name_skipped "could not import" "$logs/pytest,-some-of-$framework.log"
+    else
+      leave_out "kvstore.$framework" "${interpreter:-its packages did not come within $left s}"
+    fi
+    [ $was_there = yes ] || rm -rf "$folder"
+  done
 }
 
 suite_examples() {

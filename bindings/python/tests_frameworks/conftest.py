@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,26 @@ LIMIT_SECONDS = 300
 
 os.environ.setdefault("KVSTORE_LIBRARY", str(PREFIX / "lib" / "libkvstore.so.0"))
 sys.path.insert(0, str(PACKAGE))
+
+
+def pytest_collection_modifyitems(config, items):
+    """KV_TEST_PROCESSES is the most processes of a test that says how many it has."""
+    most = int(os.environ.get("KV_TEST_PROCESSES") or sys.maxsize)
+
+    def fits(item):
+        spec = getattr(item, "callspec", None)
+        return spec is None or spec.params.get("processes", 0) <= most
+
+    larger = [item for item in items if not fits(item)]
+    if larger:
+        config.hook.pytest_deselected(items=larger)
+        items[:] = [item for item in items if fits(item)]
+
+
+def pytest_runtest_setup():
+    """From KV_TEST_END on, in seconds since 1970, no test begins."""
+    if time.time() > float(os.environ.get("KV_TEST_END") or "inf"):
+        pytest.skip("the time for tests of frameworks is over")
 
 
 @pytest.fixture(autouse=True)
