@@ -103,7 +103,8 @@ pub(crate) struct ArraysElsewhere {
 /// The arrays of a key's state.
 #[derive(Default)]
 pub(crate) struct StateArrays {
-    states: SmallVec<[Array; MAX_STATES]>,
+    /// In order, none behind the last.
+    states: [Option<Array>; MAX_STATES],
     master: Option<Array>,
     sums: Option<Array>,
     /// How many rows there are, if each has a number of state and more than one element.
@@ -206,7 +207,7 @@ impl StateBuffers {
         }
         let array = |buffer: &Buffer| Array::of(buffer, full);
         Ok(StateArrays {
-            states: self.states.iter().map(array).collect(),
+            states: std::array::from_fn(|at| self.states.get(at).map(array)),
             master: self.master.as_ref().map(array),
             sums: self.sums.as_ref().map(|sums| Array::of(sums, DType::F64)),
             rows: (length < stored.count).then_some(length),
@@ -217,12 +218,13 @@ impl StateBuffers {
 impl StateArrays {
     /// How many arrays a pass reads and writes beside the value.
     pub(crate) fn passed(&self) -> usize {
-        if self.rows.is_some() { 0 } else { self.states.len() }
+        if self.rows.is_some() { 0 } else { self.states.iter().flatten().count() }
     }
 
     /// Those arrays, and the master.
     pub(crate) fn elements(&self) -> SmallVec<[Array; MAX_STATES + 1]> {
-        self.states.iter().take(self.passed()).chain(&self.master).copied().collect()
+        let states = self.states.iter().flatten().take(self.passed());
+        states.chain(&self.master).copied().collect()
     }
 
     /// Whether the stored value is only the rounded copy of a master.
@@ -234,7 +236,7 @@ impl StateArrays {
     pub(crate) fn target(&self, stored: &Array, range: &Range<usize>) -> RuleTarget {
         let mut states = [std::ptr::null_mut(); MAX_STATES];
         // Element-wise passes never see state of rows.
-        for (at, state) in states.iter_mut().zip(&self.states).take(self.passed()) {
+        for (at, state) in states.iter_mut().zip(self.states.iter().flatten()).take(self.passed()) {
             *at = state.part(range).start_mut();
         }
         let value = self.master.as_ref().unwrap_or(stored);
@@ -243,7 +245,7 @@ impl StateArrays {
 
     /// The state of one row.
     pub(crate) fn row(&self, row: usize) -> Array {
-        self.states[0].part(&(row..row + 1))
+        self.states[0].expect("rules of rows have one").part(&(row..row + 1))
     }
 
     /// The sums of one block, for [`NORM_BLOCK`].
