@@ -8,7 +8,7 @@ LIBRARY := $(BUILD)/kvstore/libkvstore.so
 MAKEFLAGS += --no-print-directory
 
 .PHONY: help build stage stage-local python extension wheel deb dist install header kernels site check test test-long \
-	test-frameworks bench bench-peers bench-python bench-collectives bench-torch bench-lightgbm pictures clean \
+	test-frameworks bench bench-peers bench-python bench-collectives bench-torch bench-lightgbm bench-mxnet pictures clean \
 	demo demo-cpp demo-go demo-python demo-rust demo-torch demo-embedding demo-gpu demo-dist demo-bits
 
 help: ## list these commands
@@ -134,6 +134,9 @@ bench-torch: python ## measure kvstore.torch beside PyTorch's DistributedDataPar
 
 bench-lightgbm: python ## measure kvstore.lightgbm beside LightGBM's own sockets
 	@bash scripts/bench_lightgbm.sh $(if $(QUICK),--quick)
+
+bench-mxnet: python ## measure kvstore.mxnet in Gluon's Trainer beside MXNet's own stores
+	@bash scripts/bench_mxnet.sh $(if $(QUICK),--quick)
 
 pictures: ## draw the tables of docs/use/frameworks with times beside the frameworks' own
 	@python3 scripts/pictures.py

@@ -33,6 +33,7 @@ __all__ = [
     "refuse_sparse",
     "row_ids_of",
     "view",
+    "wait_for_mxnet",
 ]
 
 # A device type of DLPack.
@@ -83,6 +84,14 @@ def refuse_sparse(array: Any) -> None:
             f"a sparse {type(array).__name__} is no plain array: push its rows with "
             f"push_rows(key, row_ids, rows), or pass it as a dense one"
         )
+
+
+def wait_for_mxnet(array: Any) -> bool:
+    """Waits for all operations of MXNet, if the array is one of its own."""
+    if not type(array).__module__.startswith("mxnet."):
+        return False
+    sys.modules["mxnet"].nd.waitall()
+    return True
 
 
 def located(call: str, key: Any, error: BaseException) -> BaseException:

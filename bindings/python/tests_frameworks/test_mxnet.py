@@ -171,6 +171,23 @@ class OwnRule(mx.optimizer.SGD):
     """A rule of the user's."""
 
 
+@pytest.mark.parametrize("outs", [1, 4])
+def test_operations_that_read_an_out_end_before_it_is_written(outs):
+    with kvstore.create("device") as kv:
+        kv.init(0, mx.nd.zeros((700, 700)))
+        arrays = [mx.nd.ones((700, 700), ctx=context) for context in CONTEXTS[:outs]]
+        # MXNet's threads are busy with them when the pull comes.
+        products = [mx.nd.dot(each, each) for each in arrays for _ in range(4)]
+        kv.pull(0, arrays)
+        assert all((each.asnumpy() == 0).all() for each in arrays)
+        assert all((each.asnumpy() == 700).all() for each in products)
+        # And those that write it.
+        for each in arrays:
+            each += mx.nd.dot(products[0], products[0])
+        kv.pull(0, arrays)
+        assert all((each.asnumpy() == 0).all() for each in arrays)
+
+
 def test_an_optimizer_without_a_rule_is_named():
     store = mx.kv.create("kvstore")
     for optimizer in (mx.optimizer.SGLD(), OwnRule()):

@@ -68,6 +68,8 @@ struct Parts {
     owned: Vec<Owned>,
     /// Outs whose changes PyTorch counts, kept as well.
     tracked: Vec<Py<PyAny>>,
+    /// MXNet has done all that it was asked for before this call.
+    is_mxnet_idle: bool,
     /// The arrays themselves, of a bound list.
     arrays: Vec<(Py<PyAny>, Kind)>,
     streams: Streams,
@@ -82,6 +84,7 @@ thread_local! {
 impl Parts {
     fn clear(&mut self, py: Python<'_>) {
         self.second = None;
+        self.is_mxnet_idle = false;
         self.keys.clear();
         self.tensors.clear();
         self.strides.clear();
@@ -253,9 +256,10 @@ impl Lent {
         let capsule = match (kind.way, role) {
             (Way::Mxnet, role) => {
                 rare(intern!(py, "refuse_sparse"), (array,))?;
-                array.call_method0(match role {
-                    Role::Value => intern!(py, "to_dlpack_for_read"),
-                    Role::Out | Role::ValueAndOut => intern!(py, "to_dlpack_for_write"),
+                array.call_method0(if role == Role::Value || self.rest_mxnet(array)? {
+                    intern!(py, "to_dlpack_for_read")
+                } else {
+                    intern!(py, "to_dlpack_for_write")
                 })?
             }
             _ => return self.export(array, kind),
@@ -263,6 +267,16 @@ impl Lent {
         let described = dlpack::read(&capsule, array)?;
         self.0.kept.push(capsule.unbind());
         Ok(described)
+    }
+
+    /// Waits until MXNet has done all that it was asked for; false if the array is not MXNet's. One such
+    /// wait for all outs of a call takes far less time than one for each, which passes its threads.
+    fn rest_mxnet(&mut self, array: &Bound<'_, PyAny>) -> PyResult<bool> {
+        if !self.0.is_mxnet_idle {
+            let waited = rare(intern!(array.py(), "wait_for_mxnet"), (array,))?;
+            self.0.is_mxnet_idle = waited.extract()?;
+        }
+        Ok(self.0.is_mxnet_idle)
     }
 
     /// Describes an array by its `__dlpack__`, which gets the stream of the call.
