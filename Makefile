@@ -8,7 +8,8 @@ LIBRARY := $(BUILD)/kvstore/libkvstore.so
 MAKEFLAGS += --no-print-directory
 
 .PHONY: help build stage stage-local python extension wheel deb dist install header kernels site check test test-long \
-	test-frameworks bench bench-peers bench-python bench-collectives bench-torch bench-lightgbm bench-mxnet pictures clean \
+	test-frameworks bench bench-peers bench-python bench-collectives bench-torch bench-lightgbm bench-mxnet \
+	bench-jax pictures clean \
 	demo demo-cpp demo-go demo-python demo-rust demo-torch demo-embedding demo-gpu demo-dist demo-bits
 
 help: ## list these commands
@@ -133,10 +134,13 @@ bench-torch: python ## measure kvstore.torch beside PyTorch's DistributedDataPar
 	@bash scripts/bench_torch.sh $(if $(QUICK),--quick)
 
 bench-lightgbm: python ## measure kvstore.lightgbm beside LightGBM's own sockets
-	@bash scripts/bench_lightgbm.sh $(if $(QUICK),--quick)
+	@bash scripts/bench_framework.sh lightgbm $(if $(QUICK),--quick)
 
 bench-mxnet: python ## measure kvstore.mxnet in Gluon's Trainer beside MXNet's own stores
-	@bash scripts/bench_mxnet.sh $(if $(QUICK),--quick)
+	@bash scripts/bench_framework.sh mxnet $(if $(QUICK),--quick)
+
+bench-jax: python ## measure kvstore.jax beside JAX's own collectives
+	@bash scripts/bench_framework.sh jax $(if $(QUICK),--quick)
 
 pictures: ## draw the tables of docs/use/frameworks with times beside the frameworks' own
 	@python3 scripts/pictures.py
