@@ -188,6 +188,19 @@ def test_operations_that_read_an_out_end_before_it_is_written(outs):
         assert all((each.asnumpy() == 0).all() for each in arrays)
 
 
+@pytest.mark.parametrize("sparse", [mx.nd.sparse.csr_matrix, mx.nd.sparse.row_sparse_array])
+def test_sparse_arrays_are_refused_by_name(sparse):
+    with kvstore.create("local") as kv:
+        kv.init(1, mx.nd.zeros((4, 3)))
+        array = sparse(mx.nd.ones((4, 3)))
+        for call in (kv.push, kv.pull):
+            with pytest.raises(TypeError, match=f"key 1: a sparse {type(array).__name__} is no"):
+                call(1, array)
+        out = mx.nd.ones((4, 3))
+        kv.pull(1, out)
+        assert (out.asnumpy() == 0).all()
+
+
 def test_an_optimizer_without_a_rule_is_named():
     store = mx.kv.create("kvstore")
     for optimizer in (mx.optimizer.SGLD(), OwnRule()):

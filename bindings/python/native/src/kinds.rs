@@ -54,6 +54,8 @@ pub struct Kind {
     pub is_immutable: bool,
     /// Whether `__dlpack_device__` is there.
     pub tells_device: bool,
+    /// Whether its arrays may be sparse. MXNet has types of their own for these.
+    pub may_be_sparse: bool,
 }
 
 /// Types by address. Locked without running code of Python, so never twice by a thread.
@@ -131,6 +133,7 @@ impl Kind {
         let module = kind.getattr(intern!(py, "__module__"))?.to_string();
         let package = module.split('.').next().unwrap_or_default();
         let is_immutable = IMMUTABLE_PACKAGES.contains(&package);
+        let may_be_sparse = package != "mxnet" || module.contains("sparse");
         let framework = if is_of(kind, "torch", intern!(py, "Tensor"))? {
             Framework::Torch
         } else if is_of(kind, "cupy", intern!(py, "ndarray"))? {
@@ -139,7 +142,7 @@ impl Kind {
             Framework::Other
         };
         let tells_device = has(intern!(py, "__dlpack_device__"))?;
-        Ok(Self { way, framework, is_immutable, tells_device })
+        Ok(Self { way, framework, is_immutable, tells_device, may_be_sparse })
     }
 }
 

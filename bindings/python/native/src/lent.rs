@@ -255,7 +255,9 @@ impl Lent {
         }
         let capsule = match (kind.way, role) {
             (Way::Mxnet, role) => {
-                rare(intern!(py, "refuse_sparse"), (array,))?;
+                if kind.may_be_sparse {
+                    rare(intern!(py, "refuse_sparse"), (array,))?;
+                }
                 array.call_method0(if role == Role::Value || self.rest_mxnet(array)? {
                     intern!(py, "to_dlpack_for_read")
                 } else {
