@@ -24,7 +24,7 @@ import kvstore.jax
 # Shapes of the gradients, and steps of a series.
 MODELS: dict[str, tuple[list[tuple[int, ...]], int]] = {
     "the script's: 4 arrays, 4,810 floats": ([(64, 64), (64,), (64, 10), (10,)], 100),
-    "200 arrays of 64 floats": ([(64,)] * 200, 20),
+    "200 arrays of 64 floats": ([(64,)] * 200, 5),
     "12 arrays of 1M floats": ([(1 << 20,)] * 12, 5),
 }
 
