@@ -287,10 +287,11 @@ suite_frameworks() {
 
 # Their packages are fetched first, and removed again if they were not there: PyTorch's take 5 GB.
 suite_some_frameworks() {
-  local end=$((SECONDS + 600)) framework interpreter folder left free was_there
+  local end framework interpreter folder left free was_there
   # Seconds that are kept for what comes after, and gigabytes of the packages.
   local -A later=([mxnet]=400 [torch]=200 [ray]=0) size=([mxnet]=1 [torch]=8 [ray]=8)
   run "library for python" count_step make -s python
+  end=$((SECONDS + 600))
   for framework in mxnet torch ray; do
     folder=build/frameworks/$framework was_there=yes
     [ -d "$folder" ] || was_there=no
