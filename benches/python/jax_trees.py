@@ -3,7 +3,7 @@
 Usage: kvstore run -n 2 -- python jax_trees.py [--quick]
 
 JAX's own is `lax.pmean` under `jax.pmap`, over gloo, as multi-process JAX has it on CPUs. A time is that
-of the slowest rank until all arrays can be read; series alternate. The means must be equal to six
+of the slowest rank until all arrays can be read; series alternate. The means must be equal to five
 digits. `make bench-jax` runs it with 2 and 4 processes.
 """
 

@@ -66,9 +66,11 @@ impl Split {
 
     /// Ends a split that no other thread can reach any more; returns whether no piece panicked.
     pub(super) fn finish(self) -> bool {
-        // Consumed by value so that a model finds a helper that still uses it.
-        let left = self.shares.into_iter().any(|share| share.first().is_some());
-        debug_assert!(!left, "the owner leaves no piece");
+        // Consumed by value so that a model finds a helper that still uses them.
+        for share in self.shares {
+            let (start, end) = Share::unpack(share.0.into_inner());
+            debug_assert!(start >= end, "the owner leaves no piece");
+        }
         !self.failed.into_inner()
     }
 }

@@ -21,10 +21,6 @@ const FALLBACK: CacheSizes = CacheSizes { own: 1 << 20, last: 32 << 20, zen_5: f
 /// slower than stores past it (measured on a Xeon with 2 MiB and 260 MiB).
 const SMALL_OWN: usize = 1 << 20;
 
-/// The family of AMD's Zen 5.
-#[cfg(target_arch = "x86_64")]
-const ZEN_5: u32 = 0x1a;
-
 impl CacheSizes {
     pub(crate) fn get() -> Self {
         static SIZES: OnceLock<CacheSizes> = OnceLock::new();
@@ -73,27 +69,22 @@ impl CacheSizes {
     }
 }
 
-#[cfg(target_arch = "x86_64")]
+/// Whether the processor is AMD's, of the family of Zen 5 or a later one. Miri has no processor.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
 fn is_zen_5() -> bool {
-    // Miri has no processor.
-    !cfg!(miri) && is_amd_from(ZEN_5)
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-fn is_zen_5() -> bool {
-    false
-}
-
-/// Whether this is a processor of AMD's, of a family or a later one.
-#[cfg(target_arch = "x86_64")]
-fn is_amd_from(family: u32) -> bool {
     use std::arch::x86_64::__cpuid;
 
+    const ZEN_5: u32 = 0x1a;
     let (maker, version) = (__cpuid(0), __cpuid(1).eax);
     let name = [maker.ebx, maker.edx, maker.ecx].map(u32::to_le_bytes);
     let base = version >> 8 & 0xf;
-    let found = if base == 0xf { base + (version >> 20 & 0xff) } else { base };
-    name.as_flattened() == b"AuthenticAMD" && found >= family
+    let family = if base == 0xf { base + (version >> 20 & 0xff) } else { base };
+    name.as_flattened() == b"AuthenticAMD" && family >= ZEN_5
+}
+
+#[cfg(not(all(target_arch = "x86_64", not(miri))))]
+fn is_zen_5() -> bool {
+    false
 }
 
 /// `32768K` in bytes.

@@ -253,19 +253,18 @@ impl Lent {
                 return Ok(described);
             }
         }
-        let capsule = match (kind.way, role) {
-            (Way::Mxnet, role) => {
-                if kind.may_be_sparse {
-                    rare(intern!(py, "refuse_sparse"), (array,))?;
-                }
-                array.call_method0(if role == Role::Value || self.rest_mxnet(array)? {
-                    intern!(py, "to_dlpack_for_read")
-                } else {
-                    intern!(py, "to_dlpack_for_write")
-                })?
-            }
-            _ => return self.export(array, kind),
-        };
+        if !matches!(kind.way, Way::Mxnet) {
+            return self.export(array, kind);
+        }
+        if kind.may_be_sparse {
+            rare(intern!(py, "refuse_sparse"), (array,))?;
+        }
+        let capsule =
+            array.call_method0(if role == Role::Value || self.wait_for_mxnet(array)? {
+                intern!(py, "to_dlpack_for_read")
+            } else {
+                intern!(py, "to_dlpack_for_write")
+            })?;
         let described = dlpack::read(&capsule, array)?;
         self.0.kept.push(capsule.unbind());
         Ok(described)
@@ -273,7 +272,7 @@ impl Lent {
 
     /// Waits until MXNet has done all that it was asked for; false if the array is not MXNet's. One such
     /// wait for all outs of a call takes far less time than one for each, which passes its threads.
-    fn rest_mxnet(&mut self, array: &Bound<'_, PyAny>) -> PyResult<bool> {
+    fn wait_for_mxnet(&mut self, array: &Bound<'_, PyAny>) -> PyResult<bool> {
         if !self.0.is_mxnet_idle {
             let waited = rare(intern!(array.py(), "wait_for_mxnet"), (array,))?;
             self.0.is_mxnet_idle = waited.extract()?;
