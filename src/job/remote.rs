@@ -95,6 +95,9 @@ pub(crate) trait JobMember: Send + Sync {
 
     fn cancel(&self, _ticket: u64) {}
 
+    /// Polls for the end of an operation for a while, until `is_over`.
+    fn poll(&self, _ticket: u64, _is_over: &dyn Fn() -> bool) {}
+
     /// Exchanges values with the other workers.
     fn collective(&self, call: CollectiveCall) -> Result<()> {
         Err(self.no_worker(call.head.kind.name()))

@@ -31,7 +31,7 @@ use crate::log::{DeferredLog, Level, log};
 use crate::panics;
 use crate::sys::sync::{Condvar, Mutex, MutexGuard};
 use crate::trace::Tracer;
-use crate::transport::{Inbox, PeerChoice, Piece, Transport, who_and_address};
+use crate::transport::{Inbox, PeerChoice, Piece, Polling, Transport, who_and_address};
 use kvstore_protocol::{
     Header, Limits, MS, Machine, Peer, PeerEvent, Scheduler, Time, TransportsByAddress,
 };
@@ -339,6 +339,11 @@ impl<H: DriverHost> Driver<H> {
                 }
             }
         }
+    }
+
+    /// Begins to poll on the calling thread, as [`Transport::polling`].
+    pub(crate) fn polling(&self) -> Polling {
+        self.transport.polling()
     }
 
     /// Reads the machine, if it exists.

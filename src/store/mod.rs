@@ -348,7 +348,13 @@ impl Store {
         if self.callback() == Some(CallbackKind::Done) {
             return self.look_at_ticket(ticket, deadline);
         }
-        self.enter(CallClass::End, |local| local.tickets.wait(ticket, deadline))
+        self.enter(CallClass::End, |local| {
+            if let Some(remote) = &self.remote {
+                let is_over = || !local.tickets.is_pending(ticket) || deadline.has_passed();
+                remote.poll(ticket, &is_over);
+            }
+            local.tickets.wait(ticket, deadline)
+        })
     }
 
     pub(crate) fn cancel_ticket(&self, ticket: u64) -> Result<()> {

@@ -45,6 +45,18 @@ impl<T> Mutex<T> {
         MutexGuard(Some(self.0.lock().unwrap_or_else(PoisonError::into_inner)))
     }
 
+    /// None while another thread holds the lock.
+    #[cfg(feature = "dist")]
+    pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+        match self.0.try_lock() {
+            Ok(held) => Some(MutexGuard(Some(held))),
+            Err(std::sync::TryLockError::Poisoned(held)) => {
+                Some(MutexGuard(Some(held.into_inner())))
+            }
+            Err(std::sync::TryLockError::WouldBlock) => None,
+        }
+    }
+
     /// The value, which no other thread uses.
     #[cfg(feature = "dist")]
     pub(crate) fn get_mut(&mut self) -> &mut T {

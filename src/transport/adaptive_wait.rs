@@ -16,6 +16,9 @@ const SOON: Duration = Duration::from_millis(2);
 /// The threads of this process that poll, rather than sleep, now.
 static LOOKERS: PollerCount = PollerCount(AtomicUsize::new(0));
 
+/// The threads of the program that poll, for the results of their calls.
+static CALLERS: PollerCount = PollerCount(AtomicUsize::new(0));
+
 /// Adaptive polling of one thread.
 pub(super) struct AdaptiveWait {
     looks: bool,
@@ -60,7 +63,14 @@ fn most_lookers() -> usize {
 struct PollerCount(AtomicUsize);
 
 /// A slot of one polling thread, counted until it is dropped.
-struct PollerGuard<'a>(&'a PollerCount);
+pub(super) struct PollerGuard<'a>(&'a PollerCount);
+
+impl PollerGuard<'static> {
+    /// A slot for a thread of the program, unless enough poll already.
+    pub(super) fn of_caller() -> Option<Self> {
+        CALLERS.admit(most_lookers())
+    }
+}
 
 impl PollerCount {
     /// Takes a slot, if fewer than `most` are taken.

@@ -43,6 +43,7 @@ pub(crate) use resource_limits::check as check_room;
 pub(crate) use send_buffer::{LentPart, SendBuffer};
 use send_buffer::{SendBuffers, SendMemory};
 pub(crate) use send_queue::{BlockingSender, SendQueue};
+pub(crate) use shm::Polling;
 pub(crate) use table::PeerChoice;
 use table::examine;
 use tcp::TcpTransport;
@@ -87,6 +88,12 @@ pub(crate) trait Transport: Send + Sync {
 
     /// Creates a sender to an address, for the messages of a queue. Does not wait for its connection.
     fn line(&self, to: &str, queue: Weak<dyn SendQueue>) -> Box<dyn Sender>;
+
+    /// Begins to poll on the calling thread, whose call waits for a message: small messages are delivered on it
+    /// where the transport can do that, so that no other thread is woken for them.
+    fn polling(&self) -> Polling {
+        Polling::begin()
+    }
 
     /// What carries the frames to each peer, by its address, if that has changed since the version `known`.
     fn choices(&self, _known: &mut u64) -> Option<BTreeMap<Arc<str>, PeerChoice>> {

@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use super::{Inbox, SendBuffer, TransportConfig};
+use super::{Inbox, Polling, SendBuffer, TransportConfig};
 
 /// A row of the table of transports.
 pub(super) struct TransportRow {
@@ -72,6 +72,11 @@ pub(super) trait PeerTransport: Send + Sync {
 
     /// Takes an offer of a peer, which has arrived over the connection. `from` is as in [`Inbox::arrived`].
     fn accept(&self, from: &str, offer: &[u8]);
+
+    /// As [`super::Transport::polling`]; None if threads of the program cannot read.
+    fn polling(&self) -> Option<Polling> {
+        None
+    }
 
     /// The last connection with the process at this address has ended: it sends no more. With `reports`, the
     /// transport calls [`Inbox::down`] after all that has arrived before; false if it does not.

@@ -10,7 +10,7 @@ use super::memory;
 use super::peer_transport::{
     AUTO, Carrier, PathState, PeerPath, PeerTransport, TransportChoice, TransportRow,
 };
-use super::{Inbox, SendBuffer, TransportConfig, shm, ucx};
+use super::{Inbox, Polling, SendBuffer, TransportConfig, shm, ucx};
 use crate::log::{Level, log};
 use crate::sys::sync::Mutex;
 
@@ -118,6 +118,11 @@ impl Transports {
             reports |= transport.end(address, !reports);
         }
         reports
+    }
+
+    /// As [`super::Transport::polling`].
+    pub(super) fn polling(&self) -> Polling {
+        self.used().find_map(|transport| transport.polling()).unwrap_or_else(Polling::begin)
     }
 
     pub(super) fn finish(&self) {

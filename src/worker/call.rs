@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 use super::group::WorkerGroup;
-use super::outcome::{CallOutcome, end_loans};
+use super::outcome::{CallOutcome, POLLED, end_loans};
 use super::rows::WantedRows;
 use crate::error::{Error, Result};
 use crate::local::Local;
@@ -22,6 +22,9 @@ use crate::sys::sync::Mutex;
 use crate::tensor::Buffer;
 use crate::trace::Tracer;
 use kvstore_protocol::{Ended, OpId};
+
+/// Maximum number of keys of a call whose caller polls.
+const POLLED_KEYS: usize = 64;
 
 pub(super) struct PendingCall {
     /// Number of the ticket, for a call that has one.
@@ -127,6 +130,15 @@ impl PendingCall {
     pub(super) fn take_apart(&mut self) -> (Plan, Vec<PendingKey>) {
         self.owner.group = None;
         (std::mem::take(&mut self.state.get_mut().plan), std::mem::take(&mut self.parts))
+    }
+
+    /// Whether the caller polls for the result: what it waits for is small.
+    pub(super) fn is_small(&self) -> bool {
+        let bytes = |part: &PendingKey| match part.target {
+            PullTarget::Rows(_) => 0,
+            _ => part.slot.bytes(),
+        };
+        self.parts.len() <= POLLED_KEYS && self.parts.iter().map(bytes).sum::<usize>() <= POLLED
     }
 
     /// Calls `work` with the store of the call; not if it is gone.

@@ -266,7 +266,8 @@ impl WorkerStore {
     fn wait(&self, call: &PendingCall) -> Result<()> {
         // An error means that the machine has stopped; it has failed the call already.
         let expire = || _ = self.step(|worker, now| worker.expire(&call.operations(), now));
-        let result = call.outcome().wait(expire);
+        let polling = call.is_small().then(|| self.driver.polling());
+        let result = call.outcome().wait(polling, expire);
         result.unwrap_or_else(|| Err(internal("a call without a result")))
     }
 
@@ -647,6 +648,18 @@ impl JobMember for WorkerStore {
             call.fail(0, fail!(Cancelled, "cancelled; a push goes on, outs are undefined"));
         }
         (0..stopped).for_each(|_| self.driver.host.settle(&call, &self.driver.blocks));
+    }
+
+    fn poll(&self, ticket: u64, is_over: &dyn Fn() -> bool) {
+        let number = Tickets::<LocalOperation>::number(ticket);
+        if let Some(polling) = self.polling_of_exchange(number) {
+            return polling.wait(is_over);
+        }
+        let group = self.group_id();
+        let call = self.driver.with_registry(|tables| tables.of(group).call_of(number));
+        if call.is_some_and(|call| call.is_small()) {
+            self.driver.polling().wait(is_over);
+        }
     }
 
     fn collective(&self, call: CollectiveCall) -> Result<()> {

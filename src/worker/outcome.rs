@@ -1,6 +1,7 @@
 //! How a call under way ends, whatever kind of call: its result, and the loans of what it sent.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use crate::error::Result;
@@ -8,33 +9,62 @@ use crate::interrupt;
 use crate::runtime::{BlockPool, Loan};
 use crate::search;
 use crate::sys::sync::{Condvar, Mutex};
+use crate::transport::Polling;
+
+/// Maximum number of bytes of a call whose caller polls. With more, other threads need its processor, and waking it
+/// takes little of the time.
+pub(super) const POLLED: usize = 16 << 10;
 
 /// The result of a call, for the one thread that waits for it.
 pub(super) struct CallOutcome {
-    result: Mutex<Option<Result<()>>>,
+    state: Mutex<OutcomeState>,
+    /// Whether there is a result, for a thread that polls.
+    is_there: AtomicBool,
     changed: Condvar,
+}
+
+#[derive(Default)]
+struct OutcomeState {
+    result: Option<Result<()>>,
+    /// Whether the thread sleeps.
+    sleeps: bool,
 }
 
 impl CallOutcome {
     pub(super) fn new() -> Self {
-        Self { result: Mutex::default(), changed: Condvar::new() }
+        Self { state: Mutex::default(), is_there: AtomicBool::new(false), changed: Condvar::new() }
     }
 
     /// Begins the next call in the memory of one that has ended.
     pub(super) fn clear(&mut self) {
-        *self.result.get_mut() = None;
+        *self.state.get_mut() = OutcomeState::default();
+        *self.is_there.get_mut() = false;
     }
 
     /// Wakes the thread that waits for the call.
     pub(super) fn finish(&self, result: Result<()>) {
-        *self.result.lock() = Some(result);
-        self.changed.notify_all();
+        let mut state = self.state.lock();
+        state.result = Some(result);
+        self.is_there.store(true, Ordering::Release);
+        let sleeps = state.sleeps;
+        drop(state);
+        // Waking costs a call of the system, even without a thread that sleeps; and one that wakes takes the lock.
+        if sleeps {
+            self.changed.notify_all();
+        }
     }
 
-    /// Waits for the result, which is due by the machine's deadline. An interrupt has the call
-    /// expired at once. None if a call that was expired has no result.
-    pub(super) fn wait(&self, expire: impl FnOnce()) -> Option<Result<()>> {
+    /// Waits for the result, which is due by the machine's deadline, at first by polling if the call does that. An
+    /// interrupt has the call expired at once. None if a call that was expired has no result.
+    pub(super) fn wait(
+        &self,
+        polling: Option<Polling>,
+        expire: impl FnOnce(),
+    ) -> Option<Result<()>> {
         search::trip();
+        if let Some(polling) = polling {
+            polling.wait(|| self.is_there.load(Ordering::Acquire));
+        }
         loop {
             if let Some(result) = self.wait_until(interrupt::next(None)) {
                 return Some(result);
@@ -49,15 +79,16 @@ impl CallOutcome {
 
     /// None if `until` passes first.
     fn wait_until(&self, until: Option<Instant>) -> Option<Result<()>> {
-        let mut result = self.result.lock();
+        let mut state = self.state.lock();
         loop {
-            if let Some(result) = result.take() {
+            if let Some(result) = state.result.take() {
                 return Some(result);
             }
+            state.sleeps = true;
             match until {
-                None => self.changed.wait(&mut result),
-                Some(until) if self.changed.wait_until(&mut result, until) => {
-                    return result.take();
+                None => self.changed.wait(&mut state),
+                Some(until) if self.changed.wait_until(&mut state, until) => {
+                    return state.result.take();
                 }
                 Some(_) => {}
             }

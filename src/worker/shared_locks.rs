@@ -12,9 +12,11 @@ use crate::key::Key;
 use crate::store::Store;
 
 const LIMIT: Duration = Duration::from_secs(60);
-const ROUNDS: u64 = 1_000;
+const ROUNDS: u64 = 100;
+const SERIES: u64 = 10;
 
-/// Takings of a worker and of its server in one round: a `pushpull` of one key of one slice.
+/// Takings of a worker and of its server in one round, a `pushpull` of one key of one slice: in the series with the
+/// fewest, since timers take the lock more often the slower the machine is.
 fn takings_of_a_round(bytes: usize) -> [f64; 2] {
     let root = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     let open = |role| Arc::new(Store::open("dist_sync", &config(role, &root, "1")).unwrap());
@@ -29,13 +31,18 @@ fn takings_of_a_round(bytes: usize) -> [f64; 2] {
         worker.pushpull_list(&keys, &[(&value).into()], &keys, &mut outs).unwrap();
     };
     (0..100).for_each(|_| round());
-    let before = [worker.takings(), server.takings()];
-    (0..ROUNDS).for_each(|_| round());
-    let after = [worker.takings(), server.takings()];
+    let mut fewest = [f64::INFINITY; 2];
+    for _ in 0..SERIES {
+        let before = [worker.takings(), server.takings()];
+        (0..ROUNDS).for_each(|_| round());
+        let after = [worker.takings(), server.takings()];
+        #[allow(clippy::cast_precision_loss, reason = "small counts")]
+        let of_a_round = |at: usize| (after[at] - before[at]) as f64 / ROUNDS as f64;
+        fewest = [0, 1].map(|at| of_a_round(at).min(fewest[at]));
+    }
     worker.close(LIMIT).unwrap();
     serving.into_iter().for_each(|thread| thread.join().unwrap());
-    #[allow(clippy::cast_precision_loss, reason = "small counts")]
-    [0, 1].map(|at| (after[at] - before[at]) as f64 / ROUNDS as f64)
+    fewest
 }
 
 /// Heartbeats and delayed acknowledgements take the lock too, some times in a second.

@@ -28,8 +28,10 @@ use super::stream::CONTROL;
 use super::telemetry::{ProcessCounters, ProcessStats, TransportsByAddress, transport_uses};
 use super::worker::{OpId, Worker};
 
-/// Interval of clock comparisons while rounds are traced.
+/// Interval of clock comparisons while rounds are traced, and the first one, which doubles: a question from
+/// before the job has begun may get lost, and a short job needs an answer too.
 const COMPARE_AGAIN: Time = 1_000 * MS;
+const COMPARE_FIRST: Time = 10 * MS;
 
 /// Maximum number of received bundles whose memory is kept.
 const MOST_BUNDLES: usize = 64;
@@ -60,8 +62,9 @@ pub struct Node<D, R> {
     leaving: bool,
     /// Maximum delay of a `tick`, and with it of heartbeats.
     delay: Time,
-    /// Next clock comparison, while rounds are traced.
+    /// Next clock comparison, while rounds are traced, and the pause behind it.
     compare_at: Time,
+    compare_pause: Time,
     transports: TransportsByAddress,
     /// Memory of received bundles, for the driver.
     bundles: Vec<Arc<BundleParts<D>>>,
@@ -89,6 +92,7 @@ impl<D: Data, R: NodeRole<D>> Node<D, R> {
             leaving: false,
             delay: 0,
             compare_at: Time::MAX,
+            compare_pause: COMPARE_FIRST,
             transports: TransportsByAddress::new(),
             bundles: Vec::new(),
             met: R::ROLE != Role::Worker,
@@ -541,7 +545,8 @@ impl<D: Data, R: NodeRole<D>> Machine<D> for Node<D, R> {
         }
         self.client.tick(&mut self.net, now);
         if now >= self.compare_at {
-            self.compare_at = now + COMPARE_AGAIN;
+            self.compare_at = now + self.compare_pause;
+            self.compare_pause = (2 * self.compare_pause).min(COMPARE_AGAIN);
             self.client.ask_time(&mut self.net, now);
         }
         self.part.tick(now);

@@ -475,10 +475,15 @@ impl<D: Data> ReliableStream<D> {
 }
 
 /// The sender of a value is never blocked on its acknowledgement; a push with an answer is acknowledged by
-/// the value.
+/// the value, and a segment that was copied by what its receiver sends next.
 fn waits_for_acknowledgement<D>(message: &Message<D>) -> bool {
     let Header { kind, flags, .. } = message.head;
-    kind != MessageKind::Value && (kind != MessageKind::Push || flags & ANSWER == 0)
+    let has_answer = flags & ANSWER != 0;
+    match kind {
+        MessageKind::Value => false,
+        MessageKind::Push | MessageKind::Segment => !has_answer,
+        _ => true,
+    }
 }
 
 #[cfg(test)]

@@ -254,6 +254,11 @@ impl<W: TicketWork> Tickets<W> {
         state.ready.len()
     }
 
+    /// Whether an operation of this store has not ended.
+    pub(crate) fn is_pending(&self, ticket: u64) -> bool {
+        self.sequence_of(ticket).is_ok_and(|sequence| self.state.lock().is_pending(sequence))
+    }
+
     /// Waits for the result of one operation.
     pub(crate) fn wait(&self, ticket: u64, deadline: Deadline) -> Result<()> {
         let sequence = self.sequence_of(ticket)?;

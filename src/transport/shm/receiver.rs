@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::offer::{SegmentOffer, SegmentToken};
+use super::polling::{self, Polling};
 use super::ring::Ring;
 use crate::log::{Level, log};
 use crate::sys::sync::Mutex;
@@ -48,6 +49,16 @@ impl ShmReceivers {
                 log(Level::Debug, || format!("no memory is shared with {from}: {error}"));
             }
         }
+    }
+
+    /// Begins to poll the rings on the calling thread.
+    pub(in crate::transport) fn polling(&self) -> Polling {
+        let polled = |(_, ring): &(_, Arc<Ring>)| Some((Arc::clone(ring), ring.segment()?));
+        Polling::of(&self.inbox, || {
+            let rings = self.rings.lock();
+            let rings = rings.iter().flat_map(RingsByPeer::values);
+            rings.filter_map(polled).take(polling::MOST_RINGS).collect()
+        })
     }
 
     /// A sender has ended: with `reports`, the ring's thread reports it as down, after all that was sent. False

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use super::handover;
@@ -15,15 +15,22 @@ use crate::transport::reader_end::{EndMode, ReaderEnd};
 use crate::transport::{Inbox, who_and_address};
 
 /// Timeout of one sleep, after which a ring is read even if its sender was killed before the wake-up.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
+const LOOK_AGAIN: Duration = Duration::from_secs(if cfg!(test) { 60 } else { 1 });
 
-/// Memory of a sender, read by a thread until it is signalled to end.
+/// Maximum length in bytes of a piece that a thread of the program reads: reading takes no longer than a wake-up.
+const SMALL: usize = 32 << 10;
+
+/// Memory of a sender, read by a thread until it is signalled to end; small pieces also by threads that wait.
 pub(super) struct Ring {
     /// None before the thread has mapped it.
     segment: Mutex<Option<Arc<Segment>>>,
     /// The sender, as in [`Inbox::arrived`].
     from: String,
     ending: ReaderEnd,
+    /// Number of pieces read, from the thread's beginning to its end. Its lock is held while one is delivered.
+    read: Mutex<Option<u64>>,
+    /// Number of threads of the program that poll.
+    pollers: AtomicUsize,
 }
 
 /// Content of a ring that no sender of this library would write.
@@ -36,8 +43,9 @@ impl Ring {
         from: &str,
         inbox: &Arc<dyn Inbox>,
     ) -> io::Result<Arc<Self>> {
-        let (segment, ending) = (Mutex::default(), ReaderEnd::default());
-        let ring = Arc::new(Self { segment, from: from.into(), ending });
+        let (segment, ending, read) = (Mutex::default(), ReaderEnd::default(), Mutex::default());
+        let pollers = AtomicUsize::new(0);
+        let ring = Arc::new(Self { segment, from: from.into(), ending, read, pollers });
         let (reader, inbox) = (Arc::clone(&ring), Arc::clone(inbox));
         let thread = std::thread::Builder::new().name("kvstore-ring".into());
         let read = move || reader.run(&offer, &*inbox);
@@ -81,33 +89,88 @@ impl Ring {
     /// Delivers pieces to the inbox, until the end.
     fn read_all(&self, segment: &Segment, inbox: &dyn Inbox) {
         // Pieces before this point were written for an earlier receiver.
-        let mut read = segment.head().load(Ordering::Acquire);
-        segment.tail().store(read, Ordering::Release);
+        let head = segment.head().load(Ordering::Acquire);
+        segment.tail().store(head, Ordering::Release);
         segment.taken().store(taken::YES, Ordering::Release);
-        let mut lookout = AdaptiveWait::new();
+        *self.read.lock() = Some(head);
+        let (mut lookout, mut last) = (AdaptiveWait::new(), 0);
         while !self.ending.is_to(EndMode::Closed) {
-            match next(segment, read) {
-                Ok(Some((at, len))) => {
-                    read += 1;
-                    self.hand_on(segment, inbox, (at, len), read);
+            let mut read = self.read.lock();
+            let Some(number) = &mut *read else { return };
+            match next(segment, *number) {
+                Ok(Some(piece)) => {
+                    *number += 1;
+                    self.hand_on(segment, inbox, piece, *number);
+                    last = piece.1;
                 }
-                Ok(None) if self.ending.is_to(EndMode::Drained) => return,
-                Ok(None) => self.wait(segment, read, &mut lookout),
+                Ok(None) if self.ending.is_to(EndMode::Drained) => break,
+                Ok(None) => {
+                    let number = *number;
+                    drop(read);
+                    self.wait(segment, number, last, &mut lookout);
+                }
                 Err(BadRing) => {
                     let from = &self.from;
-                    return log(Level::Warn, || format!("{from}: memory that makes no sense"));
+                    log(Level::Warn, || format!("{from}: memory that makes no sense"));
+                    break;
                 }
             }
         }
+        *self.read.lock() = None;
     }
 
-    /// Waits until there is an unread piece, or the thread is signalled to end.
-    fn wait(&self, segment: &Segment, read: u64, lookout: &mut AdaptiveWait) {
+    /// Waits until there is an unread piece, or the thread is signalled to end. Behind small pieces threads of the
+    /// program that wait read the next one, if there are any.
+    fn wait(&self, segment: &Segment, read: u64, last: usize, lookout: &mut AdaptiveWait) {
         // Relaxed: only a hint; `next` reads `head` again with Acquire.
         let is_there = || segment.head().load(Ordering::Relaxed) != read;
         let is_over = || self.ending.is_to(EndMode::Drained);
         let sleep = || segment.sleep(read, LOOK_AGAIN, is_over);
-        lookout.wait(|| is_there().then_some(()), sleep);
+        // Relaxed: only a hint, too.
+        let is_left = || last <= SMALL && self.pollers.load(Ordering::Relaxed) > 0;
+        if is_left() {
+            sleep();
+        } else {
+            lookout.wait(|| (is_there() || is_left()).then_some(()), sleep);
+        }
+    }
+
+    /// The memory, if the thread reads it.
+    pub(super) fn segment(&self) -> Option<Arc<Segment>> {
+        self.segment.lock().clone()
+    }
+
+    /// A thread of the program begins to poll.
+    pub(super) fn begin_polling(&self, segment: &Segment) {
+        self.pollers.fetch_add(1, Ordering::Relaxed);
+        segment.begin_polling();
+    }
+
+    pub(super) fn end_polling(&self, segment: &Segment) {
+        self.pollers.fetch_sub(1, Ordering::Relaxed);
+        segment.end_polling();
+    }
+
+    /// Reads a small piece, if one is there, on a thread that waits for a result. The thread of the ring reads a
+    /// larger one, while others may do something else.
+    pub(super) fn poll(&self, segment: &Segment, inbox: &dyn Inbox) {
+        segment.begin_polling();
+        if !segment.has_unread() {
+            return;
+        }
+        // The thread of the ring may read at this moment.
+        let Some(mut read) = self.read.try_lock() else { return };
+        let Some(number) = read.as_mut().filter(|_| !self.ending.is_to(EndMode::Closed)) else {
+            return;
+        };
+        match next(segment, *number) {
+            Ok(Some(piece)) if piece.1 <= SMALL => {
+                *number += 1;
+                self.hand_on(segment, inbox, piece, *number);
+            }
+            Ok(None) => {}
+            Ok(Some(_)) | Err(BadRing) => segment.wake(),
+        }
     }
 
     fn hand_on(&self, segment: &Segment, inbox: &dyn Inbox, (at, len): (usize, usize), read: u64) {

@@ -39,7 +39,7 @@ struct SegmentHeader {
     tail: CacheLine,
     /// Whether a receiver reads the segment, as a value of [`taken`]; stored by the receiver.
     taken: CacheLine,
-    /// 1 while the receiver sleeps; stored by both sides.
+    /// Whether the receiver's thread sleeps, as a value of [`bell`]; stored by both sides.
     bell: Doorbell,
     /// Positions of the pieces; stored by the sender.
     queue: RingQueue,
@@ -70,8 +70,14 @@ pub(super) mod taken {
     pub(in super::super) const NO_MORE: u64 = 2;
 }
 
-const AWAKE: u32 = 0;
-const ASLEEP: u32 = 1;
+/// Whether the thread of the receiver sleeps.
+mod bell {
+    pub(super) const AWAKE: u32 = 0;
+    /// A sender must wake it.
+    pub(super) const ASLEEP: u32 = 1;
+    /// A caller of the receiver reads in its place, so senders let it sleep.
+    pub(super) const POLLED: u32 = 2;
+}
 
 // SAFETY: a reference to mapped memory, like an `Arc`; its words are atomic, and each byte belongs to one
 // side at a time.
@@ -148,34 +154,68 @@ impl Segment {
         &self.front().queue.0[at]
     }
 
-    /// Publishes the pieces before `head` to the receiver, and wakes it if it sleeps.
-    pub(super) fn publish(&self, head: u64) {
-        // Sequentially consistent, here and in `sleep`: either the receiver sees `head`, or this thread sees
-        // that the receiver is about to sleep.
+    fn bell(&self) -> &AtomicU32 {
+        &self.front().bell.0
+    }
+
+    /// Publishes the pieces before `head` to the receiver; true if its thread must be woken.
+    #[must_use]
+    pub(super) fn publish(&self, head: u64) -> bool {
+        // Sequentially consistent, as all that concerns the bell: either the receiver sees `head`, or this
+        // thread sees that the receiver is about to sleep.
         self.head().store(head, Ordering::SeqCst);
-        let bell = &self.front().bell.0;
-        if bell.load(Ordering::SeqCst) == ASLEEP {
+        self.must_wake()
+    }
+
+    /// Whether the receiver's thread sleeps and no caller of the receiver reads in its place.
+    pub(super) fn must_wake(&self) -> bool {
+        self.bell().load(Ordering::SeqCst) == bell::ASLEEP
+    }
+
+    /// Whether there are pieces that the receiver has not read.
+    pub(super) fn has_unread(&self) -> bool {
+        self.head().load(Ordering::SeqCst) != self.tail().load(Ordering::SeqCst)
+    }
+
+    /// Wakes the receiver's thread.
+    pub(super) fn wake(&self) {
+        if self.bell().swap(bell::AWAKE, Ordering::SeqCst) != bell::AWAKE {
+            futex(self.bell(), libc::FUTEX_WAKE, 1, None);
+        }
+    }
+
+    /// The thread sleeps until another one wakes it, for `most` at most. Returns at once if there is a piece
+    /// behind `read`, or if `is_over` is true. A thread that changes either calls `wake` afterwards.
+    pub(super) fn sleep(&self, read: u64, most: Duration, is_over: impl Fn() -> bool) {
+        self.bell().store(bell::ASLEEP, Ordering::SeqCst);
+        while self.head().load(Ordering::SeqCst) == read && !is_over() {
+            let state = self.bell().load(Ordering::SeqCst);
+            // A caller that begins or ends to poll meanwhile changes the state.
+            if state == bell::AWAKE || !futex(self.bell(), libc::FUTEX_WAIT, state, Some(most)) {
+                break;
+            }
+        }
+        self.bell().store(bell::AWAKE, Ordering::SeqCst);
+    }
+
+    /// A caller of the receiver reads while the thread sleeps. Relaxed first: this is called at each look.
+    pub(super) fn begin_polling(&self) {
+        if self.bell().load(Ordering::Relaxed) == bell::ASLEEP {
+            self.change_bell(bell::ASLEEP, bell::POLLED);
+        }
+    }
+
+    /// The caller reads no more: the thread is woken for what it leaves, and for what comes.
+    pub(super) fn end_polling(&self) {
+        self.change_bell(bell::POLLED, bell::ASLEEP);
+        if self.must_wake() && self.has_unread() {
             self.wake();
         }
     }
 
-    /// Wakes the receiver.
-    pub(super) fn wake(&self) {
-        let bell = &self.front().bell.0;
-        if bell.swap(AWAKE, Ordering::SeqCst) == ASLEEP {
-            futex(bell, libc::FUTEX_WAKE, 1, None);
-        }
-    }
-
-    /// Sleeps until the sender wakes it, for `most` at most. Returns at once if there is a piece behind
-    /// `read`, or if `is_over` is true. A thread that changes either calls `wake` afterwards.
-    pub(super) fn sleep(&self, read: u64, most: Duration, is_over: impl FnOnce() -> bool) {
-        let bell = &self.front().bell.0;
-        bell.store(ASLEEP, Ordering::SeqCst);
-        if self.head().load(Ordering::SeqCst) == read && !is_over() {
-            futex(bell, libc::FUTEX_WAIT, ASLEEP, Some(most));
-        }
-        bell.store(AWAKE, Ordering::SeqCst);
+    fn change_bell(&self, from: u32, to: u32) {
+        // Another value is newer: the thread has woken, or another caller polls.
+        let _ = self.bell().compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst);
     }
 
     /// Size of the data, in bytes.
@@ -266,16 +306,17 @@ impl WriteRange {
     }
 }
 
-/// A call of futex(2) on a word that two processes share. Its result is ignored: callers check their
-/// condition again.
-fn futex(word: &AtomicU32, operation: i32, value: u32, most: Option<Duration>) {
+/// A call of futex(2) on a word that two processes share. True if a thread that was to wait has found another
+/// value.
+fn futex(word: &AtomicU32, operation: i32, value: u32, most: Option<Duration>) -> bool {
     let time = most.map(|most| libc::timespec {
         tv_sec: libc::time_t::try_from(most.as_secs()).unwrap_or(libc::time_t::MAX),
         tv_nsec: most.subsec_nanos().into(),
     });
     let time = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
     // SAFETY: a word that is mapped, and a timeout that outlives the call, or null.
-    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), operation, value, time) };
+    let result = unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), operation, value, time) };
+    result < 0 && io::Error::last_os_error().raw_os_error() == Some(libc::EAGAIN)
 }
 
 fn owned(fd: RawFd) -> io::Result<OwnedFd> {

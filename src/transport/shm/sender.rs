@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use super::handover;
 use super::offer::SegmentOffer;
 use super::segment::{QUEUE, Segment, WriteRange, taken};
+use super::{handover, polling};
 use kvstore_checksum::CopySums;
 
 /// Size of a ring in bytes: more than are in flight, so that a full ring is rare.
@@ -163,7 +163,9 @@ impl ShmSender {
         entry.at.store(claim.at as u64, Ordering::Relaxed);
         entry.len.store(len as u64, Ordering::Relaxed);
         self.unread.push_back(PublishedPiece { start: claim.at, end: claim.at + len });
-        self.segment.publish(self.read + self.unread.len() as u64);
+        if self.segment.publish(self.read + self.unread.len() as u64) {
+            polling::wake(&self.segment);
+        }
     }
 
     #[cfg(test)]

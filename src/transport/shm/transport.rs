@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::offer::SegmentOffer;
+use super::polling::Polling;
 use super::receiver::ShmReceivers;
 use super::sender::ShmSender;
 use crate::transport::peer_transport::{
@@ -38,6 +39,10 @@ impl PeerTransport for ShmReceivers {
         if let Some(offer) = SegmentOffer::decode(offer) {
             self.take(from, &offer);
         }
+    }
+
+    fn polling(&self) -> Option<Polling> {
+        Some(ShmReceivers::polling(self))
     }
 
     fn end(&self, address: &str, reports: bool) -> bool {

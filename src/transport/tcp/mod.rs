@@ -34,7 +34,9 @@ use std::sync::{Arc, Weak};
 use mio::{Poll, Waker};
 
 use super::names::{name_of_this_process, with_identity};
-use super::{Inbox, PeerChoice, SendBuffers, SendQueue, Sender, Transport, TransportConfig};
+use super::{
+    Inbox, PeerChoice, Polling, SendBuffers, SendQueue, Sender, Transport, TransportConfig,
+};
 use crate::config::address::has_port;
 use crate::error::{Result, fail};
 use crate::sys::sync::Mutex;
@@ -96,6 +98,10 @@ impl Transport for TcpTransport {
 
     fn line(&self, to: &str, queue: Weak<dyn SendQueue>) -> Box<dyn Sender> {
         Box::new(PeerSender::new(to, &self.endpoint, &self.buffers, queue))
+    }
+
+    fn polling(&self) -> Polling {
+        self.endpoint.incoming.transports.polling()
     }
 
     fn choices(&self, known: &mut u64) -> Option<BTreeMap<Arc<str>, PeerChoice>> {

@@ -7,8 +7,10 @@ use crate::error::Result;
 use crate::local::collective::{CollectiveCall, CollectiveKind, LentTensor, Reducer, WorkerPlace};
 use crate::tensor::Buffer;
 
-/// Length in bytes up to which an array to be reduced is sent whole, which takes one step instead of two.
-const WHOLE: usize = 16 << 10;
+/// Bytes of the arrays of all workers up to which each is sent whole, which takes one step instead of two.
+const WHOLE: usize = 128 << 10;
+/// Length in bytes of an array that is sent whole whatever the number of workers.
+const SHORT: usize = 16 << 10;
 
 /// Elements of which the parts of an array are multiples, so that they begin at whole lines of the cache.
 const PART: usize = 64;
@@ -112,7 +114,7 @@ impl Layout {
         let count = values[0].count;
         self.count = count as u64;
         let result = self.place_of(outs)?;
-        if own.len() <= WHOLE {
+        if own.len() <= SHORT.max(WHOLE / place.workers as usize) {
             for rank in others(place) {
                 if gets(rank) {
                     self.sends[rank as usize] = own;

@@ -13,6 +13,7 @@ use std::sync::{Arc, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use super::completions::CompletionTable;
+use super::outcome::POLLED;
 use super::{WorkerMachine, WorkerStore, WorkerSums, closed};
 use crate::config::JobConfig;
 use crate::deadline::Deadline;
@@ -25,7 +26,7 @@ use crate::local::{Local, poisoned};
 use crate::panics;
 use crate::runtime::{BlockPool, Bytes, Driver, DriverHost, ReceiveTarget};
 use crate::tensor::DType;
-use crate::transport;
+use crate::transport::{self, Polling};
 pub(super) use clipping::WEIGHED;
 use kvstore_protocol::{
     EXCHANGES, ExchangeAction, ExchangeAddress, ExchangeId, ExchangeTerms, Exchanges, Failure,
@@ -256,20 +257,22 @@ impl WorkerStore {
         }
         let deadline = self.local.deadline();
         let driver = self.exchanges(purpose.name, deadline)?;
+        let polling = is_small(&call).then(|| driver.polling());
         let begun = self.begin_exchange(call, &driver, (purpose, None), deadline)?;
-        Self::await_exchange(&driver, &begun)
+        Self::await_exchange(&driver, &begun, polling)
     }
 
     /// Waits for the end of an exchange.
     fn await_exchange(
         driver: &Arc<Driver<ExchangeHost>>,
         (id, run): &(ExchangeId, Arc<ExchangeRun>),
+        polling: Option<Polling>,
     ) -> Result<()> {
         let expire = || {
             let failure = Failure::new(Reason::Timeout, "it was interrupted");
             driver.step(|machine, _| machine.give_up(*id, &failure));
         };
-        run.outcome().wait(expire).unwrap_or_else(|| Err(closed()))
+        run.outcome().wait(polling, expire).unwrap_or_else(|| Err(closed()))
     }
 
     /// Begins a collective call; its result is that of the ticket.
@@ -294,6 +297,15 @@ impl WorkerStore {
             }
         }
         Ok(ticket)
+    }
+
+    /// Begins to poll for the exchange of a ticket, if it is under way and small.
+    pub(super) fn polling_of_exchange(&self, number: u64) -> Option<Polling> {
+        let (driver, group) = (self.exchanges.driver()?, self.group_id());
+        let is_of = |(id, run): (&ExchangeId, &Arc<ExchangeRun>)| {
+            id.group == group && run.ticket() == Some(number) && is_small(run.call())
+        };
+        driver.with_registry(|open| open.iter().any(is_of)).then(|| driver.polling())
     }
 
     /// Gives the exchange of a ticket up, if it has one.
@@ -461,6 +473,11 @@ impl DriverHost for ExchangeHost {
         self.local.poison();
         self.abort(driver, bug);
     }
+}
+
+/// Whether the caller polls.
+fn is_small(call: &CollectiveCall) -> bool {
+    call.values.iter().chain(&call.outs).all(|array| array.bytes() <= POLLED)
 }
 
 /// The call of terms, for texts.

@@ -172,6 +172,10 @@ impl ExchangeRun {
         self.failure.lock().get_or_insert(error);
     }
 
+    pub(super) fn call(&self) -> &CollectiveCall {
+        &self.call
+    }
+
     pub(super) fn ticket(&self) -> Option<u64> {
         self.owner.ticket
     }
@@ -295,4 +299,4 @@ fn of_job(plan: ExchangePlan<Bytes>, ranks: &[u32], workers: u32) -> ExchangePla
 }
 
 /// Length in bytes up to which segments are copied: a loan ends after others have acknowledged it.
-const COPIED: usize = 16 << 10;
+const COPIED: usize = 64 << 10;

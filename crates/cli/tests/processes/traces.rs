@@ -63,8 +63,8 @@ fn the_traces_of_all_processes_become_one_with_everything_in_it() {
     Job::new("train", 2, 2)
         .told(ROUNDS, 40)
         .told(COUNT, 100_000)
-        // Clocks are compared once a second, and the first question may get lost before the job has begun.
-        .told(PAUSE_MS, 40)
+        // Longer than the first intervals of clock comparisons, shorter than a second.
+        .told(PAUSE_MS, 5)
         .with("trace", &prefix)
         .with("trace_rounds", "2-4")
         .run();

@@ -29,9 +29,9 @@ pub use plan::{ExchangePlan, ExchangeTerms};
 /// Length of the pieces of a segment in bytes, but for its last one.
 pub const PIECE: u64 = if cfg!(test) { 8 } else { 256 << 10 };
 /// Length up to which segments do not wait for their receivers.
-const EAGER: u64 = if cfg!(test) { 16 } else { 16 << 10 };
+const EAGER: u64 = if cfg!(test) { 16 } else { 64 << 10 };
 /// Maximum lead over an exchange that a receiver has begun, up to which it gets small segments.
-const MOST_AHEAD: u64 = if cfg!(test) { 2 } else { 64 };
+const MOST_AHEAD: u64 = if cfg!(test) { 2 } else { 16 };
 /// Maximum number of bytes of early pieces that are kept for each sender, in which its small segments fit.
 const MOST_EARLY: u64 = EAGER * (MOST_AHEAD + 1);
 /// Maximum number of early messages without bytes that are kept for each sender.
@@ -309,6 +309,7 @@ impl<D: Data> Exchanges<D> {
                     step,
                     offset: start + at,
                     total,
+                    answer: !is_lent,
                     data: piece.clone(),
                 };
                 self.post(*rank, id.group, segment.into(), 0, token);

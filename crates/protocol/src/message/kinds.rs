@@ -319,9 +319,11 @@ messages! {
         number == 0 => NO_RESUME,
     ]
     /// A piece of what a worker sends to another one in an exchange: of its contribution, or of a result.
+    /// `answer`: the sender waits for no acknowledgement, for it has copied the piece.
     Segment<D> {
         exchange: u64 = key, what: u32 = generation, root: u64 = round, dtype: u64 = setting,
         count: u64 = request, step: u32 = slice, offset: u64, total: u64,
+        | answer: ANSWER,
         => data: D
     } [
         exchange == 0 => NO_EXCHANGE,

@@ -337,7 +337,8 @@ fn faults_of_the_scheduler() -> Vec<Fault> {
 fn segment(exchange: u64, step: u32, end: u64) -> Segment<Bytes> {
     let data = Bytes::new(&[7]);
     let (what, root, dtype, count, offset, total) = (0, 0, 0, 0, end - 1, 1);
-    Segment { exchange, what, root, dtype, count, step, offset, total, data }
+    let answer = false;
+    Segment { exchange, what, root, dtype, count, step, offset, total, answer, data }
 }
 
 /// Whether messages of this kind are outside of the streams.
