@@ -746,10 +746,10 @@ kv_status kv_create(const char *type, const struct kv_config *config, struct kv_
  * in the order of ranks.
  *
  * The new store has the options of `store`, no rule, no codec and no keys; its keys are others than
- * those of the same name in the job or in other groups. It has no updater and no kv_resume(). A
- * worker that closes or frees it leaves the group, and the others go on without it; once all have
- * left, the servers drop its keys. The end of the job's store ends those of its groups: their calls
- * give `KV_ERR_CLOSED`. A local store has groups of worker 0 alone.
+ * those of the same name in the job or in other groups. It has no updater. A worker that closes or
+ * frees it leaves the group, and the others go on without it; once all have left, the servers drop
+ * its keys. The end of the job's store ends those of its groups: their calls give `KV_ERR_CLOSED`.
+ * A local store has groups of worker 0 alone.
  *
  * @param name   NUL-terminated, not empty, at most 255 bytes; the same in all workers of the group.
  * @param ranks  `count` ranks in the job, in any order, with that of this worker; copied.

@@ -271,7 +271,11 @@ fn what_is_no_group_is_refused_and_changes_nothing() {
     alone.allreduce(Reduction::Sum, &[(&out).into()], &mut []).unwrap();
     refused(first.group("alone", &[0]), InvalidArgument, "is open in this process");
     refused(alone.group("inner", &[0]), Unsupported, "make groups of the job's store");
-    failure(alone.resume(LIMIT), Unsupported);
+    alone.done().unwrap();
+    alone.resume(LIMIT).unwrap();
+    alone.push(1u64, &[4f32; 4]).unwrap();
+    alone.pull(1u64, &mut out).unwrap();
+    assert_eq!(out, [4.0; 4]);
     let both_of = first.group("both", &[0, 1]).unwrap();
     let text = failure(second.group("both", &[1]).map(drop), Differs);
     assert_eq!(text, "group: worker 1 gives it worker 1; it has worker 0, worker 1");
@@ -289,6 +293,69 @@ fn what_is_no_group_is_refused_and_changes_nothing() {
     drop((again, both_of, other));
     both([&first, &second], |store| store.close(LIMIT).unwrap());
     others.end().into_iter().for_each(|end| end.unwrap());
+}
+
+/// Epochs of unequal batches in two groups that share a worker, and barriers between them: sums have all pushes.
+#[test]
+fn groups_resume_by_themselves() {
+    let batches = |rank: usize, epoch: usize| [[1, 3], [2, 0], [3, 1]][rank][epoch];
+    for (servers, ahead) in [(1, 1), (3, 4)] {
+        let job = Job::new(3, servers).with("slice_bytes", 8_192).with("max_rounds_ahead", ahead);
+        job.run(move |store, rank| {
+            let all: [(&str, &[usize]); 2] = [("evens", &[0, 2]), ("tail", &[1, 2])];
+            for (name, ranks) in all.into_iter().filter(|(_, ranks)| ranks.contains(&rank)) {
+                let given: Vec<u32> = ranks.iter().map(|rank| *rank as u32).collect();
+                let group = store.group(name, &given).unwrap();
+                group.init(7u64, &vec![0f32; COUNT]).unwrap();
+                group.set_optimizer("test", "rescale_grad=1").unwrap();
+                let mut sum = 0;
+                for epoch in 0..2 {
+                    for _ in 0..batches(rank, epoch) {
+                        group.push(7u64, &vec![(rank + 1) as f32; COUNT]).unwrap();
+                    }
+                    group.done().unwrap();
+                    group.resume(LIMIT).unwrap();
+                    sum += ranks.iter().map(|it| (it + 1) * batches(*it, epoch)).sum::<usize>();
+                    assert!(pull(&group, 7).iter().all(|it| *it == sum as f32), "{name}: {sum}");
+                    group.barrier(LIMIT).unwrap();
+                }
+                // All push again, and a new key begins.
+                group.init(8u64, &vec![0f32; COUNT]).unwrap();
+                for key in [7u64, 8] {
+                    group.push(key, &vec![1f32; COUNT]).unwrap();
+                }
+                let [old, new] = [7, 8].map(|key| pull(&group, key)[0]);
+                assert_eq!([old, new], [(sum + 2) as f32, 2.0], "{name}");
+                assert_eq!(group.last_round(7u64).unwrap().contributors, 2);
+            }
+        });
+    }
+}
+
+#[test]
+fn the_resume_of_a_group_names_the_late_worker_and_goes_on_without_one_that_left() {
+    let job = Job::new(3, 2).with("timeout_ms", 20_000);
+    job.run(|store, rank| {
+        let group = (rank > 0).then(|| store.group("tail", &[1, 2]).unwrap());
+        let Some(group) = group else {
+            store.barrier(LIMIT).unwrap();
+            return;
+        };
+        group.init(1u64, &[0f32; 4]).unwrap();
+        if rank == 1 {
+            let text = failure(group.resume(Duration::from_millis(500)), Timeout);
+            assert!(text.contains("waiting for worker 2"), "{text}");
+            store.barrier(LIMIT).unwrap();
+            group.resume(LIMIT).unwrap();
+            group.push(1u64, &[5f32; 4]).unwrap();
+            let mut out = [0f32; 4];
+            group.pull(1u64, &mut out).unwrap();
+            assert_eq!(out, [5.0; 4]);
+        } else {
+            store.barrier(LIMIT).unwrap();
+            group.close(LIMIT).unwrap();
+        }
+    });
 }
 
 #[test]

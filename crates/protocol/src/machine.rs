@@ -150,6 +150,11 @@ pub(crate) trait NodeRole<D> {
         Vec::new()
     }
 
+    /// Whether a worker was lost after which no round closes, on a server.
+    fn is_broken(&self) -> bool {
+        false
+    }
+
     /// Maximum queued messages to a peer at which its stream is still taken.
     fn room_for(&self, _peer: Peer) -> usize {
         usize::MAX

@@ -1,6 +1,7 @@
 //! A worker or a server (also: member, endpoint): its machine, its links, and its client of the scheduler.
 
 mod groups;
+mod keeper;
 mod looks;
 
 use std::collections::BTreeSet;

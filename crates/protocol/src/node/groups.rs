@@ -1,4 +1,4 @@
-//! Groups of workers in a node: a machine of the role for each, and its barriers, which server 0 keeps.
+//! Groups of workers in a node: a machine of the role for each, and its barriers and resumes, which server 0 keeps.
 //!
 //! In the machine of a group, workers that are not in it count as workers that were never here, so its rounds,
 //! agreements and settings are those of a job of its workers. Their ranks are those in the job.
@@ -6,13 +6,16 @@
 use std::collections::BTreeMap;
 
 use super::Node;
+use super::keeper::GroupKeeper;
 use crate::bit_set::BitSet;
 use crate::drops::{DropReason, Handled};
 use crate::job::{Data, DeliveryToken, Failure, Peer, Reason, Role, Time, list};
 use crate::machine::{NodeRole, SchedulerRequest};
 use crate::membership::Client;
-use crate::message::kinds::{Ask, Awaited, Barrier, Failed, Form, Formed, Leave, Released};
-use crate::message::{Book, Content, GroupTerms, Header, Message, MessageKind};
+use crate::message::kinds::{
+    Ask, Awaited, Barrier, Failed, Form, Formed, Leave, Released, Resume, Resumed,
+};
+use crate::message::{Book, Content, GroupTerms, Header, Message, MessageKind, ResumePoint};
 use crate::peers::OutgoingMessage;
 use crate::stream::{CONTROL, LAST};
 use crate::telemetry::{MOST_WAITING, ProcessStats};
@@ -20,7 +23,7 @@ use crate::worker::Worker;
 
 /// Maximum number of groups that a server keeps.
 const MOST_GROUPS: usize = 4_096;
-/// Server that keeps the barriers of groups.
+/// Server that keeps the barriers and resumes of groups.
 const KEEPER: Peer = Peer { role: Role::Server, rank: 0 };
 
 /// How a worker ends a group.
@@ -50,16 +53,10 @@ struct Group<R> {
     /// Workers that have made it known to this server, and those that have left it.
     joined: BitSet,
     left: BitSet,
-    /// On a worker: barriers at which it has arrived.
+    /// On a worker: barriers at which it has arrived, and the last resume in which all take part.
     arrived: u64,
-    barriers: GroupBarriers,
-}
-
-/// Barriers of a group: the last ones at which workers have arrived, and that they were told of.
-#[derive(Default)]
-struct GroupBarriers {
-    arrived: BTreeMap<u32, u64>,
-    told: u64,
+    resumed: u64,
+    keeper: GroupKeeper,
 }
 
 impl<R> Default for NodeGroups<R> {
@@ -74,34 +71,6 @@ impl<R> NodeGroups<R> {
     }
 }
 
-impl<R> Group<R> {
-    fn new(terms: GroupTerms, part: R) -> Self {
-        let (joined, left) = (BitSet::default(), BitSet::default());
-        Self { terms, part, joined, left, arrived: 0, barriers: GroupBarriers::default() }
-    }
-}
-
-impl GroupBarriers {
-    /// Last barrier at which a worker has arrived.
-    fn reached(&self, rank: u32) -> u64 {
-        self.arrived.get(&rank).copied().unwrap_or(0)
-    }
-
-    /// Workers that a barrier waits for.
-    fn late(&self, barrier: u64, active: &[u32]) -> Vec<Peer> {
-        let late = active.iter().copied().filter(|rank| self.reached(*rank) < barrier);
-        late.map(Peer::worker).collect()
-    }
-
-    /// The last barrier, if it has opened now.
-    fn opened(&mut self, active: &[u32]) -> Option<u64> {
-        let open = active.iter().map(|rank| self.reached(*rank)).min().unwrap_or(0);
-        let is_new = open > self.told;
-        self.told = self.told.max(open);
-        is_new.then_some(open)
-    }
-}
-
 /// The book as a group has it: the servers, and the workers that are in the group.
 fn book_of(terms: &GroupTerms, book: &Book) -> Book {
     let mut book = book.clone();
@@ -109,13 +78,30 @@ fn book_of(terms: &GroupTerms, book: &Book) -> Book {
     book
 }
 
-/// Whether a message is for the machine of its group, and not about barriers or who is in it.
-fn is_of_machine(head: &Header) -> bool {
-    match head.kind {
-        MessageKind::Barrier | MessageKind::Released | MessageKind::Leave => false,
-        MessageKind::Ask => head.generation > 0 || head.round == 0,
-        MessageKind::Awaited => head.round == 0,
-        _ => true,
+impl<R> Group<R> {
+    fn new(terms: GroupTerms, part: R) -> Self {
+        let (joined, left) = (BitSet::default(), BitSet::default());
+        let (arrived, resumed, keeper) = (0, 0, GroupKeeper::default());
+        Self { terms, part, joined, left, arrived, resumed, keeper }
+    }
+
+    /// Workers of the group that are in the job and have not left it.
+    fn workers_here(&self, book: &Book) -> Vec<u32> {
+        let is_here = |rank: &u32| !self.left.contains(*rank) && book.is_here(Peer::worker(*rank));
+        self.terms.ranks.iter().copied().filter(is_here).collect()
+    }
+
+    /// Whether a message of this group is for its machine, and not about barriers, the meeting of a resume, or who is
+    /// in it. `is_keeper` says that this node is server 0.
+    fn is_of_machine(&self, from: Peer, head: &Header, is_keeper: bool) -> bool {
+        match head.kind {
+            MessageKind::Barrier | MessageKind::Released | MessageKind::Leave => false,
+            MessageKind::Ask => head.generation > 0 || head.round == 0,
+            MessageKind::Awaited => head.round == 0,
+            MessageKind::Resume => !is_keeper || !self.keeper.is_next(head.round),
+            MessageKind::Resumed => from != KEEPER || head.round <= self.resumed,
+            _ => true,
+        }
     }
 }
 
@@ -176,8 +162,9 @@ impl<D: Data, R: NodeRole<D>> Node<D, R> {
         if kind == MessageKind::Form {
             return self.form(from, id, message);
         }
-        if is_of_machine(&message.head) {
-            let group = self.groups.open.get_mut(&id).ok_or(DropReason::Late)?;
+        let is_keeper = self.net.me == KEEPER;
+        let group = self.groups.open.get_mut(&id).ok_or(DropReason::Late)?;
+        if group.is_of_machine(from, &message.head, is_keeper) {
             if from.role == Role::Worker && !group.terms.has(from.rank) {
                 return Err(DropReason::Misdirected);
             }
@@ -187,15 +174,21 @@ impl<D: Data, R: NodeRole<D>> Node<D, R> {
             }
             return handled;
         }
-        let group = self.groups.open.get_mut(&id).ok_or(DropReason::Late)?;
         let is_worker = from.role == Role::Worker && group.terms.has(from.rank);
         match Content::<D>::read(&message.head, message.body)? {
             Content::Barrier(Barrier { number }) if is_worker => {
-                let arrived = group.barriers.arrived.entry(from.rank).or_default();
-                *arrived = number.max(*arrived);
+                group.keeper.arrive(from.rank, number);
+            }
+            Content::Resume(resume) if is_worker => {
+                group.keeper.take_part(from.rank, ResumePoint::from(&resume));
+            }
+            Content::Ask(Ask { round, setting: Ask::RESUMING, .. }) if is_worker => {
+                let here = group.workers_here(self.client.book());
+                let (request, peers) = (1, group.keeper.missing(round, &here));
+                self.net.post(letter(id, from, Awaited { request, round, peers }, LAST));
             }
             Content::Ask(Ask { round, request, .. }) if is_worker => {
-                let peers = group.barriers.late(round, &group.part.active_workers());
+                let peers = group.keeper.late(round, &group.part.active_workers());
                 self.net.post(letter(id, from, Awaited { request, round, peers }, LAST));
             }
             // It may be another group of the same name.
@@ -213,6 +206,14 @@ impl<D: Data, R: NodeRole<D>> Node<D, R> {
             }
             Content::Released(Released { barrier }) if from == KEEPER => {
                 group.part.released(barrier);
+            }
+            Content::Resumed(resumed) if from == KEEPER => {
+                let point = ResumePoint::from(&resumed);
+                (group.resumed, group.arrived) = (point.number, point.barriers);
+                group.part.resumed(point);
+            }
+            Content::Awaited(Awaited { round, request: 1, peers }) if from == KEEPER => {
+                group.part.resume_awaits(round, &peers);
             }
             Content::Awaited(Awaited { round, peers, .. }) if from == KEEPER => {
                 group.part.barrier_awaits(round, &peers);
@@ -262,21 +263,25 @@ impl<D: Data, R: NodeRole<D>> Node<D, R> {
         Ok(())
     }
 
-    /// Opens the barriers of a group that all its active workers have reached; ends one that all have left.
+    /// Opens the barriers of a group that all its active workers have reached, and goes on from a resume in which all
+    /// that are here take part; ends one that all have left.
     fn settle_group(&mut self, id: u64) {
         let Some(group) = self.groups.open.get_mut(&id).filter(|_| R::ROLE == Role::Server) else {
             return;
         };
-        let active = group.part.active_workers();
-        let book = self.client.book();
-        let is_out = |rank: &u32| group.left.contains(*rank) || !book.is_here(Peer::worker(*rank));
-        if group.terms.ranks.iter().all(is_out) {
+        let here = group.workers_here(self.client.book());
+        if here.is_empty() {
             return self.end_group(id);
         }
-        if let Some(open) = group.barriers.opened(&active) {
-            for (rank, arrived) in &group.barriers.arrived {
-                let released = Released { barrier: open.min(*arrived) };
-                self.net.post(letter(id, Peer::worker(*rank), released, CONTROL));
+        for (rank, barrier) in group.keeper.opened(&group.part.active_workers()) {
+            self.net.post(letter(id, Peer::worker(rank), Released { barrier }, CONTROL));
+        }
+        if group.part.is_broken() {
+            return;
+        }
+        if let Some(point) = group.keeper.resumed(&here) {
+            for rank in here {
+                self.net.post(letter(id, Peer::worker(rank), Resumed::from(point), CONTROL));
             }
         }
     }
@@ -305,8 +310,14 @@ impl<D: Data, R: NodeRole<D>> Node<D, R> {
                     SchedulerRequest::Done | SchedulerRequest::Leave => {}
                     SchedulerRequest::Listen(address) => self.client.listen(&mut self.net, address),
                     SchedulerRequest::AskMeeting => Client::ask_meeting(&mut self.net),
-                    SchedulerRequest::Resume(_) | SchedulerRequest::AskResume(_) => {
-                        debug_assert!(false, "only the job has resumes");
+                    SchedulerRequest::Resume(point) => {
+                        self.net.post(letter(*id, KEEPER, Resume::from(point), CONTROL));
+                    }
+                    SchedulerRequest::AskResume(round) => {
+                        let (key, generation, slice, request) = (0, 0, 0, 0);
+                        let setting = Ask::RESUMING;
+                        let ask = Ask { key, generation, slice, round, request, setting };
+                        self.net.post(letter(*id, KEEPER, ask, LAST));
                     }
                 }
             }

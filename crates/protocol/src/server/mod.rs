@@ -280,7 +280,13 @@ impl<D: Data> Server<D> {
                 self.resume(rank, ResumePoint::from(&resume));
                 Ok(())
             }
-            Content::Done(_) | Content::Leave(_) => {
+            Content::Done(_) => {
+                self.end_pushes(rank);
+                Ok(())
+            }
+            Content::Leave(_) => {
+                // Also behind a resume: in a group the book still has the worker.
+                self.resumption.stays_done(rank);
                 self.end_pushes(rank);
                 Ok(())
             }
@@ -306,7 +312,7 @@ impl<D: Data> Server<D> {
 
     /// Treats a reader as a worker that is done.
     fn only_reads(&mut self, rank: u32) {
-        self.resumption.only_reads(rank);
+        self.resumption.stays_done(rank);
         if self.workers.done.get(rank as usize) == Some(&false) {
             self.end_pushes(rank);
         }

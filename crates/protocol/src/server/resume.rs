@@ -14,7 +14,8 @@ pub(super) struct Resumption {
     /// The next one, and the workers that have asked for it.
     next: Option<ResumePoint>,
     asked: BitSet,
-    readers: BitSet,
+    /// Readers, and workers that have left.
+    done_for_good: BitSet,
 }
 
 impl Resumption {
@@ -23,8 +24,9 @@ impl Resumption {
         self.last.pushes
     }
 
-    pub(super) fn only_reads(&mut self, rank: u32) {
-        self.readers.insert(rank);
+    /// A worker pushes no more, whatever resumes there are.
+    pub(super) fn stays_done(&mut self, rank: u32) {
+        self.done_for_good.insert(rank);
     }
 }
 
@@ -54,7 +56,7 @@ impl<D: Data> Server<D> {
             slice.go_on_from(point.pushes, mode);
         }
         for (rank, done) in (0..).zip(&mut self.workers.done) {
-            *done = self.resumption.readers.contains(rank);
+            *done = self.resumption.done_for_good.contains(rank);
         }
         let asked = std::mem::take(&mut self.resumption.asked);
         asked.iter().for_each(|rank| self.post(rank, resumed(point)));

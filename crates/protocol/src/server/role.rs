@@ -127,6 +127,10 @@ impl<D: Data> NodeRole<D> for Server<D> {
         self.workers.active().collect()
     }
 
+    fn is_broken(&self) -> bool {
+        self.broken.is_some()
+    }
+
     fn room_for(&self, peer: Peer) -> usize {
         if peer.role == Role::Worker { self.room_for(peer) } else { usize::MAX }
     }

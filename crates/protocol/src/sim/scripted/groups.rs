@@ -6,7 +6,7 @@ use crate::message::{ExchangeAddress, GroupTerms, KeySpec};
 use crate::node::GroupExit;
 use crate::sim::program::F32;
 use crate::sim::{Bytes, limits};
-use crate::testing::AnyNode;
+use crate::testing::{AnyNode, Random};
 use crate::worker::{OpId, Worker};
 
 const LIMIT: u64 = 10_000 * MS;
@@ -73,6 +73,17 @@ impl Job {
         self.ask(rank, group, |it| it.barrier(now, now + LIMIT)).unwrap()
     }
 
+    fn resume_in(&mut self, rank: u32, group: u64) -> OpId {
+        let now = self.now;
+        self.ask(rank, group, |it| it.resume(now, now + LIMIT)).unwrap()
+    }
+
+    fn finish_in(&mut self, rank: u32, group: u64) {
+        let now = self.now;
+        let op = self.ask(rank, group, |it| it.finish_pushing(now, now + LIMIT)).unwrap();
+        assert_eq!(self.of_group(rank, group, op), Some(Ok(())), "worker {rank}");
+    }
+
     /// Number of groups that a server has.
     fn groups_at_server(&self, rank: u32) -> usize {
         match &self.nodes[&*format!("server-{rank}")] {
@@ -113,6 +124,116 @@ fn rounds_of_groups_wait_for_their_workers_and_for_no_others() {
     job.pass(LIMIT + MS);
     let late = job.of_group(2, TAIL, first).unwrap().unwrap_err();
     assert!(late.to_string().contains("waiting for worker 1;"), "{late}");
+}
+
+/// Workers with other numbers of pushes and of barriers meet, done or not, and go on together; the other group and the
+/// job take no part in it.
+#[test]
+fn a_group_resumes_by_itself_from_equal_counts() {
+    let mut job = two_groups(&limits());
+    for epoch in 0..3 {
+        let both = [job.push_in(0, EVENS, 7), job.push_in(2, EVENS, 7)];
+        assert_eq!(job.of_group(0, EVENS, both[0]), Some(Ok(())), "epoch {epoch}");
+        // One worker has more pushes, whose rounds close without the other one.
+        job.finish_in(0, EVENS);
+        let alone = [job.push_in(2, EVENS, 7), job.push_in(2, EVENS, 7)];
+        assert_eq!(job.of_group(2, EVENS, alone[1]), Some(Ok(())), "epoch {epoch}");
+        let barrier = job.barrier_in(2, EVENS);
+        assert_eq!(job.of_group(2, EVENS, barrier), Some(Ok(())), "none but worker 2 is not done");
+        let first = job.resume_in(0, EVENS);
+        assert_eq!(job.of_group(0, EVENS, first), None, "it waits for worker 2");
+        let last = job.resume_in(2, EVENS);
+        for (rank, op) in [(0, first), (2, last)] {
+            assert_eq!(job.of_group(rank, EVENS, op), Some(Ok(())), "epoch {epoch}");
+        }
+        // Rounds and barriers wait for both again.
+        let (early, barrier) = (job.push_in(2, EVENS, 7), job.barrier_in(2, EVENS));
+        assert_eq!([job.of_group(2, EVENS, early), job.of_group(2, EVENS, barrier)], [None, None]);
+        let (push, other) = (job.push_in(0, EVENS, 7), job.barrier_in(0, EVENS));
+        for (rank, op) in [(2, early), (2, barrier), (0, push), (0, other)] {
+            assert_eq!(job.of_group(rank, EVENS, op), Some(Ok(())), "epoch {epoch}, worker {rank}");
+        }
+    }
+    let one = job.push_in(2, TAIL, 7);
+    assert_eq!(job.of_group(2, TAIL, one), None, "the other group waits for worker 1");
+}
+
+/// Any members, pushes, ends of pushes and orders of resumes.
+#[test]
+fn groups_resume_after_any_epochs() {
+    for seed in 0..crate::sim::tests::seeds(300) {
+        let mut random = Random::new(seed);
+        let mut job = Job::started(&Limits { workers: 4, servers: 2, ..limits() });
+        let mut ranks = vec![0, 1, 2, 3];
+        random.shuffle(&mut ranks);
+        ranks.truncate(2 + random.index(3));
+        ranks.sort_unstable();
+        job.form_all(EVENS, "evens", &ranks);
+        let mut ops: Vec<_> =
+            ranks.iter().map(|rank| (*rank, job.init_in(*rank, EVENS, 7))).collect();
+        for _ in 0..3 {
+            let mut pushes = Vec::new();
+            for rank in &ranks {
+                pushes.extend((0..random.index(4)).map(|_| *rank));
+            }
+            random.shuffle(&mut pushes);
+            ops.extend(pushes.into_iter().map(|rank| (rank, job.push_in(rank, EVENS, 7))));
+            let mut order = ranks.clone();
+            random.shuffle(&mut order);
+            for (place, rank) in order.iter().enumerate() {
+                if random.one_in(2) {
+                    let now = job.now;
+                    let end = |it: &mut Worker<Bytes>| it.finish_pushing(now, now + LIMIT);
+                    ops.push((*rank, job.ask(*rank, EVENS, end).unwrap()));
+                }
+                let resume = job.resume_in(*rank, EVENS);
+                let is_last = place + 1 == order.len();
+                assert!(is_last || job.of_group(*rank, EVENS, resume).is_none(), "seed {seed}");
+                ops.push((*rank, resume));
+            }
+            for (rank, op) in ops.drain(..) {
+                assert_eq!(job.of_group(rank, EVENS, op), Some(Ok(())), "seed {seed}, {rank}");
+            }
+        }
+        let barriers: Vec<_> = ranks.iter().map(|rank| job.barrier_in(*rank, EVENS)).collect();
+        for (rank, op) in ranks.iter().zip(barriers) {
+            assert_eq!(job.of_group(*rank, EVENS, op), Some(Ok(())), "seed {seed}, {rank}");
+        }
+    }
+}
+
+#[test]
+fn the_resume_of_a_group_names_who_is_missing_and_is_joined() {
+    let mut job = two_groups(&limits());
+    let first = job.resume_in(2, EVENS);
+    job.pass(LIMIT + MS);
+    let late = job.of_group(2, EVENS, first).unwrap().unwrap_err();
+    assert_eq!(late.to_string(), "resume 1: not done within 10000 ms, waiting for worker 0");
+    let (again, last) = (job.resume_in(2, EVENS), job.resume_in(0, EVENS));
+    assert_eq!(job.of_group(2, EVENS, again), Some(Ok(())));
+    assert_eq!(job.of_group(0, EVENS, last), Some(Ok(())));
+}
+
+/// A worker that has left is done for good.
+#[test]
+fn a_group_resumes_without_workers_that_have_left_or_are_lost() {
+    let limits = Limits { on_loss: OnLoss::Continue, ..limits() };
+    for leaves in [true, false] {
+        let mut job = two_groups(&limits);
+        if !leaves {
+            job.nodes.remove("worker-0");
+            job.pass(60_000 * MS);
+        }
+        let first = job.resume_in(2, EVENS);
+        if leaves {
+            assert_eq!(job.of_group(2, EVENS, first), None);
+            job.drop_group(0, EVENS, GroupExit::Dropped);
+        }
+        assert_eq!(job.of_group(2, EVENS, first), Some(Ok(())));
+        let (push, barrier) = (job.push_in(2, EVENS, 7), job.barrier_in(2, EVENS));
+        assert_eq!(job.of_group(2, EVENS, push), Some(Ok(())));
+        assert_eq!(job.of_group(2, EVENS, barrier), Some(Ok(())));
+    }
 }
 
 #[test]
