@@ -119,15 +119,7 @@ impl Client {
 
     /// Asks for the members that a resume waits for.
     pub(crate) fn ask_resume<D: Data>(net: &mut Peers<D>, resume: u64) {
-        let ask = Ask {
-            key: 0,
-            generation: 0,
-            slice: 0,
-            round: resume,
-            request: 0,
-            setting: Ask::RESUMING,
-        };
-        tell(net, ask, CONTROL, None);
+        tell(net, Ask::about(Ask::RESUMING, resume), CONTROL, None);
     }
 
     /// Says where this worker listens for other workers: a hello is repeated to every scheduler.
@@ -138,15 +130,12 @@ impl Client {
 
     /// Asks for the book, with the addresses of the workers that listen so far.
     pub(crate) fn ask_meeting<D: Data>(net: &mut Peers<D>) {
-        let ask =
-            Ask { key: 0, generation: 0, slice: 0, round: 0, request: 0, setting: Ask::MEETING };
-        tell(net, ask, CONTROL, None);
+        tell(net, Ask::about(Ask::MEETING, 0), CONTROL, None);
     }
 
     /// Asks for the members that a barrier waits for.
     pub(crate) fn ask<D: Data>(net: &mut Peers<D>, barrier: u64) {
-        let ask = Ask { key: 0, generation: 0, slice: 0, round: barrier, request: 0, setting: 0 };
-        tell(net, ask, CONTROL, None);
+        tell(net, Ask::about(Ask::ARRIVING, barrier), CONTROL, None);
     }
 
     /// Sends the statistics of this process.

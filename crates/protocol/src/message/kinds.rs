@@ -380,10 +380,17 @@ impl From<&Resumed> for ResumePoint {
 }
 
 impl Ask {
+    /// Setting of a query at the scheduler for a barrier.
+    pub(crate) const ARRIVING: u64 = 0;
     /// Setting of a query at the scheduler for a resume.
     pub(crate) const RESUMING: u64 = 1;
     /// Setting of a query at the scheduler for the book, with the workers that listen for others.
     pub(crate) const MEETING: u64 = 2;
+
+    /// A query at the scheduler, or of a group at the server in its place.
+    pub(crate) fn about(setting: u64, round: u64) -> Self {
+        Self { key: 0, generation: 0, slice: 0, round, request: 0, setting }
+    }
 }
 
 impl Suspect {

@@ -302,9 +302,7 @@ impl<D: Data, R: NodeRole<D>> Node<D, R> {
                         self.net.post(letter(*id, KEEPER, Barrier { number }, CONTROL));
                     }
                     SchedulerRequest::AskBarrier(round) => {
-                        let (key, generation, slice, request, setting) = (0, 0, 0, 0, 0);
-                        let ask = Ask { key, generation, slice, round, request, setting };
-                        self.net.post(letter(*id, KEEPER, ask, LAST));
+                        self.net.post(letter(*id, KEEPER, Ask::about(Ask::ARRIVING, round), LAST));
                     }
                     // The keeper learns of both by the messages to all servers.
                     SchedulerRequest::Done | SchedulerRequest::Leave => {}
@@ -314,10 +312,7 @@ impl<D: Data, R: NodeRole<D>> Node<D, R> {
                         self.net.post(letter(*id, KEEPER, Resume::from(point), CONTROL));
                     }
                     SchedulerRequest::AskResume(round) => {
-                        let (key, generation, slice, request) = (0, 0, 0, 0);
-                        let setting = Ask::RESUMING;
-                        let ask = Ask { key, generation, slice, round, request, setting };
-                        self.net.post(letter(*id, KEEPER, ask, LAST));
+                        self.net.post(letter(*id, KEEPER, Ask::about(Ask::RESUMING, round), LAST));
                     }
                 }
             }
