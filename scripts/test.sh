@@ -6,8 +6,8 @@
 #            mixed, aarch64, packages and long
 #   checks   formats and lints, each counted as one test
 #   site     the documentation site: every page of it is read
-#   rust     cargo test: unit tests, integration tests, whole jobs, documentation; again without the
-#            distributed stores, and with fault injection; the stand-in for the CUDA driver
+#   rust     cargo test, with fault injection: unit tests, integration tests, whole jobs, documentation; jobs
+#            again over other transports, local stores again alone; the stand-in for the CUDA driver
 #   loom     all interleavings of small models
 #   kernels  the GPU kernels compiled again, where the compiler can be installed
 #   gpu      what scripts/test_gpu.sh runs on a GPU, on the stand-in driver
@@ -22,6 +22,8 @@
 #   aarch64  the library built for aarch64, its kernels in an emulator
 #   packages what `make dist` makes, twice; installed into new Debians, and as an image
 #   long     rust, loom and stress with far more work, gpu, mixed, aarch64 and packages; hours
+#   builds   what loom, programs, go, python and examples build, and no test of it: `all` has it done beside
+#            the tests of rust, which wait more than they compute, with the lowest priority
 #
 # One line for each run says what it counted; the whole output is in build/test-logs. A run that
 # fails without a failed test, or that finds no test, counts as one failure.
@@ -36,7 +38,8 @@ failed=0
 not_run=()
 jobs=$(nproc)
 limit_s=2400
-trap 'kill "$!" 2>/dev/null; exit 130' INT TERM
+builds=""
+trap 'kill "$!" $builds 2>/dev/null; exit 130' INT TERM
 
 # Counters read the output of a runner and print: passed failed skipped.
 
@@ -141,33 +144,35 @@ suite_site() {
   run "pytest, documentation site" count_pytest "$python" -m pytest -q -rs tests/site/test_site.py
 }
 
+# What panics at named points is built in, and asked for by the tests of it alone: one build for all.
+with_faults=(--features libkvstore/fault-injection)
+# In a folder of its own, so that it is built while tests run.
+local_only=(-p libkvstore -p libkvstore-checksum --no-default-features --target-dir target/local
+  --lib --test safe_api --test lists)
+loom=(env RUSTFLAGS="--cfg loom" cargo test -p libkvstore --profile models --lib --no-default-features
+  --target-dir target/loom)
+
 suite_rust() {
-  run "cargo test" count_cargo cargo test --no-fail-fast
-  run "cargo test, fault injection" count_cargo \
-    cargo test -p libkvstore --no-fail-fast --no-default-features --features fault-injection --test fault
-  run "cargo test, faults in jobs" count_cargo \
-    cargo test -p libkvstore --no-fail-fast --features fault-injection --test dist faults
-  run "cargo test, jobs over TCP" count_cargo env KV_SHM=no cargo test --no-fail-fast --test dist
-  run "cargo test, jobs over TLS" count_cargo env KV_SHM=no KV_TEST_TLS=yes \
-    cargo test --no-fail-fast --test dist
+  local dist=(cargo test "${with_faults[@]}" --no-fail-fast --test dist)
+  run "cargo test, build" count_step cargo test "${with_faults[@]}" --no-run
+  run "cargo test" count_cargo cargo test "${with_faults[@]}" --no-fail-fast
+  run "cargo test, jobs over TCP" count_cargo env KV_SHM=no "${dist[@]}"
+  run "cargo test, jobs over TLS" count_cargo env KV_SHM=no KV_TEST_TLS=yes "${dist[@]}"
   if ldconfig -p | grep -q 'libucp\.so\.0'; then
     run "cargo test, jobs over the TCP of UCX" count_cargo \
-      env KV_TRANSPORT=ucx UCX_TLS=tcp cargo test --no-fail-fast --test dist
+      env KV_TRANSPORT=ucx UCX_TLS=tcp "${dist[@]}"
     run "cargo test, jobs over the shared memory of UCX, taken by auto" count_cargo \
-      env KV_SHM=no KV_TEST_FABRICS=lo UCX_TLS=posix cargo test --no-fail-fast --test dist
+      env KV_SHM=no KV_TEST_FABRICS=lo UCX_TLS=posix "${dist[@]}"
     run "cargo test, deaths over UCX" count_cargo env KV_TRANSPORT=ucx UCX_TLS=tcp \
-      cargo test -p libkvstore-cli --no-fail-fast --test processes -- kills
+      cargo test "${with_faults[@]}" --no-fail-fast --test processes -- kills
   else
     leave_out "jobs over UCX" "libucp.so.0 is not installed"
   fi
-  run "cargo test, local stores only" count_cargo \
-    cargo test -p libkvstore -p libkvstore-checksum --no-fail-fast --no-default-features --lib \
-    --test safe_api --test lists
+  run "cargo test, local stores only" count_cargo cargo test --no-fail-fast "${local_only[@]}"
 }
 
 suite_loom() {
-  run "loom" count_cargo env RUSTFLAGS="--cfg loom" \
-    cargo test -p libkvstore --release --lib --no-default-features --target-dir target/loom loom
+  run "loom" count_cargo "${loom[@]}" loom
 }
 
 run_label() {
@@ -201,11 +206,15 @@ suite_gpu() {
   run "GPU tests, stand-in driver" count_gpu bash scripts/test_gpu.sh --double
 }
 
-suite_programs() {
-  local label
+build_programs() {
   run "programs, configure" count_step \
     bash -c '. scripts/environment.sh && configure build/cmake . -DKVSTORE_TESTS=ON'
   run "programs, build" count_step cmake --build build/cmake --parallel "$jobs"
+}
+
+suite_programs() {
+  local label
+  build_programs
   # Python's tutorial is one of the programs.
   run "extension for python" count_step make -s extension
   for label in api leak stress fault cpp abi install tutorial asan; do
@@ -400,8 +409,24 @@ suite_long() {
   suite_packages
 }
 
+suite_builds() {
+  build_programs
+  run "loom, build" count_step "${loom[@]}" --no-run
+  run "extension for python" count_step make -s extension
+  run "local stores, build" count_step cargo test "${local_only[@]}" --no-run
+  run "library of the demos" count_step make -s stage-local
+  run "demo in Rust, build" count_step cargo build --release -p libkvstore --no-default-features \
+    --target-dir target/local --example train_digits
+}
+
 suite_all() {
+  timeout --kill-after=10 $((2 * limit_s)) nice -n 19 bash scripts/test.sh builds \
+    >"$logs/builds.log" 2>&1 </dev/null &
+  builds=$!
   suite_rust
+  # What failed there fails again where it is needed, and is counted there.
+  run "builds beside the tests" count_step tail --pid=$builds -f /dev/null
+  builds=""
   suite_loom
   suite_kernels
   suite_programs

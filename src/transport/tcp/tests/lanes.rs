@@ -9,8 +9,9 @@ const CONNECTIONS: u8 = 8;
 /// All but that over which only the peer sends.
 const SENDING: usize = 7;
 
+/// A process with some time to take bytes, in which none may be taken while a busy machine makes messages.
 fn several(listen: Option<&str>) -> TransportConfig {
-    TransportConfig { connections: Some(CONNECTIONS), ..place(listen) }
+    TransportConfig { connections: Some(CONNECTIONS), lease_ms: 60_000, ..place(listen) }
 }
 
 fn connected() -> Pair {
