@@ -73,8 +73,9 @@ fn a_store_that_fails_half_way_is_no_member_of_the_job_any_more() {
     let job = Job::new(2, 1);
     let others = job.start();
     let reader = {
-        let (job, root) = (job.clone(), others.root.clone());
-        thread::spawn(move || open(&job, 1, &root, &[("role", "reader"), ("fault", "done")]))
+        let job = job.clone().with("role", "reader").with("fault", "done");
+        let root = others.root.clone();
+        thread::spawn(move || job.open(1, &root))
     };
     let store = job.open(0, &others.root).unwrap();
     let text = failure(join(reader), Internal);

@@ -23,7 +23,7 @@ mod worker;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
+use std::thread::{JoinHandle, ThreadId};
 use std::time::{Duration, Instant};
 
 use super::adaptive_wait::AdaptiveWait;
@@ -69,6 +69,8 @@ fn open(place: &TransportConfig, inbox: &Arc<dyn Inbox>) -> Result<Arc<dyn PeerT
 
 struct UcxTransport {
     shared: Arc<Shared>,
+    /// The thread, which may close the transport itself, behind a panic.
+    id: ThreadId,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -104,12 +106,11 @@ impl UcxTransport {
         let thread = std::thread::Builder::new().name("kvstore-ucx".into());
         let thread = crate::pool::without_signals(|| thread.spawn(move || working.run()));
         let thread = thread.map_err(|error| format!("cannot start a thread: {error}"))?;
-        Ok(Self { shared, thread: Mutex::new(Some(thread)) })
+        Ok(Self { shared, id: thread.thread().id(), thread: Mutex::new(Some(thread)) })
     }
 
     fn is_thread(&self) -> bool {
-        let thread = self.thread.lock();
-        thread.as_ref().is_some_and(|it| it.thread().id() == std::thread::current().id())
+        std::thread::current().id() == self.id
     }
 }
 
@@ -148,7 +149,9 @@ impl PeerTransport for UcxTransport {
         if self.is_thread() {
             return;
         }
-        if let Some(thread) = self.thread.lock().take() {
+        // Unlocked while it is joined.
+        let thread = self.thread.lock().take();
+        if let Some(thread) = thread {
             // A panic was reported by the thread.
             let _ = thread.join();
         }
