@@ -37,8 +37,9 @@ case $language in
   c | cpp) run_compiled "$@" ;;
   go) run_go "$@" ;;
   python) run_python "$@" ;;
-  # They use local stores only: without the engine they are built in a moment.
-  rust) cargo run --quiet --release -p libkvstore --no-default-features --target-dir target/local \
-    --example "$program" -- "$@" ;;
+  # They use local stores only: with the library of `make stage-local` they are built in a moment. Cargo keeps
+  # one build of a shared library in a folder, so the features are those of that one.
+  rust) cargo run --quiet --release -p libkvstore --no-default-features --features cuda \
+    --target-dir target/local --example "$program" -- "$@" ;;
   *) echo "unknown language $language" >&2; exit 2 ;;
 esac

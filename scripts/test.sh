@@ -416,7 +416,7 @@ suite_builds() {
   run "local stores, build" count_step cargo test "${local_only[@]}" --no-run
   run "library of the demos" count_step make -s stage-local
   run "demo in Rust, build" count_step cargo build --release -p libkvstore --no-default-features \
-    --target-dir target/local --example train_digits
+    --features cuda --target-dir target/local --example train_digits
 }
 
 suite_all() {

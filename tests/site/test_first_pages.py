@@ -99,7 +99,8 @@ def test_rust():
     source = (ROOT / "examples" / "rust" / "first.rs").read_text()
     source = re.sub(r"\A//![^\n]*\n#!\[allow\(.*?\)\]\n\n", "", source, flags=re.S)
     assert program("rust")[1] == source
-    build = "cargo build --quiet -p libkvstore --example first"
+    # With the library that the tests of Rust have.
+    build = "cargo build --quiet --features libkvstore/fault-injection --example first"
     run(build, ROOT)
     started = TARGET / "debug" / "examples" / "first"
     output = run(f"{started}; kvstore run -n 4 -- {started} dist_sync", ROOT)
