@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Measures a part of the Python package beside what its framework has itself: LightGBM's sockets and
-# JAX's collectives by 2 and 4 processes, MXNet's stores in one.
+# JAX's collectives by 2 and 4 processes, MXNet's stores in one and by 2 and 4.
 # Usage: scripts/bench_framework.sh jax|lightgbm|mxnet [--quick]
 # Without a package index it says so, and nothing has failed.
 set -euo pipefail
@@ -15,10 +15,22 @@ if ! python=$(bash scripts/frameworks.sh "$framework" 2>&1); then
   exit 0
 fi
 export PYTHONPATH=$root/bindings/python KVSTORE_LIBRARY=$KVSTORE_PREFIX/lib/libkvstore.so.0
+# by_processes NUMBER PROGRAM [ARGUMENT...]: what rank 0 prints.
+by_processes() {
+  "$KVSTORE_PREFIX/bin/kvstore" run -n "$1" -- "$python" "${@:2}" |
+    sed -n 's/^worker 0 *| \([|0-9].*\)$/\1/p'
+}
+
 if [ "$framework" = mxnet ]; then
-  exec "$python" "$program" "$@"
+  "$python" "$program" "$@"
+  echo "ms a step: dist_sync, kvstore_dist_sync (theirs / ours)"
 fi
 for processes in 2 4; do
-  "$KVSTORE_PREFIX/bin/kvstore" run -n $processes -- "$python" "$program" "$@" |
-    sed -n 's/^worker 0 *| \([|0-9].*\)$/\1/p'
+  if [ "$framework" = mxnet ]; then
+    for model in 0 1 2; do
+      by_processes $processes benches/python/mxnet_jobs.py $model "$@"
+    done
+  else
+    by_processes $processes "$program" "$@"
+  fi
 done
