@@ -15,22 +15,16 @@ if ! python=$(bash scripts/frameworks.sh "$framework" 2>&1); then
   exit 0
 fi
 export PYTHONPATH=$root/bindings/python KVSTORE_LIBRARY=$KVSTORE_PREFIX/lib/libkvstore.so.0
-# by_processes NUMBER PROGRAM [ARGUMENT...]: what rank 0 prints.
-by_processes() {
-  "$KVSTORE_PREFIX/bin/kvstore" run -n "$1" -- "$python" "${@:2}" |
-    sed -n 's/^worker 0 *| \([|0-9].*\)$/\1/p'
-}
-
+models=("")
 if [ "$framework" = mxnet ]; then
   "$python" "$program" "$@"
   echo "ms a step: dist_sync, kvstore_dist_sync (theirs / ours)"
+  # Each in a job of its own.
+  program=benches/python/mxnet_jobs.py models=(0 1 2)
 fi
 for processes in 2 4; do
-  if [ "$framework" = mxnet ]; then
-    for model in 0 1 2; do
-      by_processes $processes benches/python/mxnet_jobs.py $model "$@"
-    done
-  else
-    by_processes $processes "$program" "$@"
-  fi
+  for model in "${models[@]}"; do
+    "$KVSTORE_PREFIX/bin/kvstore" run -n $processes -- "$python" "$program" $model "$@" |
+      sed -n 's/^worker 0 *| \([|0-9].*\)$/\1/p'
+  done
 done

@@ -146,7 +146,7 @@ suite_site() {
 
 # What panics at named points is built in, and asked for by the tests of it alone: one build for all.
 with_faults=(--features libkvstore/fault-injection)
-# In a folder of its own, so that it is built while tests run.
+# In another folder than the other tests, so that it is built while they run.
 local_only=(-p libkvstore -p libkvstore-checksum --no-default-features --target-dir target/local
   --lib --test safe_api --test lists)
 loom=(env RUSTFLAGS="--cfg loom" cargo test -p libkvstore --profile models --lib --no-default-features
@@ -399,9 +399,7 @@ suite_long() {
   run "simulator, other seeds" count_cargo env KV_SIM_FIRST=7000000000 \
     cargo test --release -p libkvstore-protocol sim::tests
   suite_loom
-  run "programs, configure" count_step \
-    bash -c '. scripts/environment.sh && configure build/cmake . -DKVSTORE_TESTS=ON'
-  run "programs, build" count_step cmake --build build/cmake --parallel "$jobs"
+  build_programs
   run_label stress --repeat until-fail:100 --timeout 3600
   suite_gpu
   suite_mixed
@@ -415,8 +413,7 @@ suite_builds() {
   run "extension for python" count_step make -s extension
   run "local stores, build" count_step cargo test "${local_only[@]}" --no-run
   run "library of the demos" count_step make -s stage-local
-  run "demo in Rust, build" count_step cargo build --release -p libkvstore --no-default-features \
-    --features cuda --target-dir target/local --example train_digits
+  run "examples in Rust" count_step bash scripts/example.sh rust features
 }
 
 suite_all() {
