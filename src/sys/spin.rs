@@ -4,52 +4,74 @@
 #[cfg(not(loom))]
 use std::time::{Duration, Instant};
 
-/// Maximum time that a thread spins before it sleeps: ten times the cost of waking it.
+/// How a thread waits before it sleeps.
 #[cfg(not(loom))]
-const SPIN: Duration = Duration::from_micros(150);
+struct SpinPolicy {
+    /// Polls between two yields.
+    looks: u32,
+    /// Duration of a yield after which other threads need the processor. One that no other thread
+    /// takes lasts half a microsecond.
+    contended: Duration,
+    /// Maximum time of the wait.
+    most: Duration,
+}
 
-/// Duration of a yield while another thread was waiting for the processor. Otherwise a yield takes
-/// half a microsecond.
+/// For ten times the cost of a wake-up, with a yield in some 10 microseconds.
 #[cfg(not(loom))]
-const CONTENDED: Duration = Duration::from_micros(10);
+const ALONE: SpinPolicy = SpinPolicy {
+    looks: 256,
+    contended: Duration::from_micros(10),
+    most: Duration::from_micros(150),
+};
 
-/// Polls between two yields: some 10 microseconds.
-#[cfg(not(loom))]
-const LOOKS: u32 = 256;
-
-/// Polls between two yields for a waiter beside busy threads of its process, or with system calls.
+/// Beside busy threads of its process, or with system calls.
 #[cfg(all(feature = "dist", not(loom)))]
-const FEW_LOOKS: u32 = 16;
+const YIELDING: SpinPolicy = SpinPolicy { looks: 16, ..ALONE };
+
+/// For processes that wait for each other in turns, and have fewer processors: a yield lasts until
+/// another one has done its part. One that lasts longer was for work of another kind.
+#[cfg(all(feature = "dist", not(loom)))]
+const TAKING_TURNS: SpinPolicy =
+    SpinPolicy { looks: 16, contended: Duration::from_millis(1), most: Duration::from_millis(2) };
 
 /// One wait.
 #[cfg(not(loom))]
 pub(crate) struct Spin {
+    policy: &'static SpinPolicy,
     looks: u32,
-    /// Between two yields.
-    most_looks: u32,
     start: Option<Instant>,
 }
 
 #[cfg(not(loom))]
 impl Default for Spin {
     fn default() -> Self {
-        Self { looks: 0, most_looks: LOOKS, start: None }
+        Self::by(&ALONE)
     }
 }
 
 #[cfg(not(loom))]
 impl Spin {
+    fn by(policy: &'static SpinPolicy) -> Self {
+        Self { policy, looks: 0, start: None }
+    }
+
     /// A wait that yields more often.
     #[cfg(feature = "dist")]
     pub(crate) fn yielding() -> Self {
-        Self { most_looks: FEW_LOOKS, ..Self::default() }
+        Self::by(&YIELDING)
     }
 
-    /// Pauses for a moment; false once it is time to sleep: after [`SPIN`], or as soon as other
-    /// threads need the processor.
+    /// A wait for other processes, which may need this processor for what is waited for.
+    #[cfg(feature = "dist")]
+    pub(crate) fn taking_turns() -> Self {
+        Self::by(&TAKING_TURNS)
+    }
+
+    /// Pauses for a moment; false once it is time to sleep: after the time of its kind of wait, or
+    /// as soon as other threads need the processor.
     pub(crate) fn wait(&mut self) -> bool {
         self.looks += 1;
-        if !self.looks.is_multiple_of(self.most_looks) {
+        if !self.looks.is_multiple_of(self.policy.looks) {
             std::hint::spin_loop();
             return true;
         }
@@ -57,7 +79,7 @@ impl Spin {
         let start = *self.start.get_or_insert(before);
         std::thread::yield_now();
         let after = Instant::now();
-        after - before < CONTENDED && after - start < SPIN
+        after - before < self.policy.contended && after - start < self.policy.most
     }
 }
 

@@ -1,5 +1,5 @@
 //! Polling by threads of the program: one that makes a call whose result comes from another process reads small
-//! pieces itself, so that no thread is woken for them. It also lets the threads of other receivers sleep for a
+//! pieces itself, so that no thread is woken for them; with few processors large ones too. It also lets the threads of other receivers sleep for a
 //! moment: their callers, too, are about to read.
 
 use std::cell::RefCell;
@@ -8,8 +8,9 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::ring::Ring;
+use super::ring::{Ring, SMALL};
 use super::segment::Segment;
+use crate::sys::processors;
 use crate::sys::spin::Spin;
 use crate::transport::Inbox;
 use crate::transport::adaptive_wait::PollerGuard;
@@ -37,6 +38,9 @@ pub(crate) struct Polling {
     inbox: Option<Arc<dyn Inbox>>,
     /// None if the thread does not poll.
     guard: Option<PollerGuard<'static>>,
+    /// Whether it waits for workers that make the same call.
+    takes_turns: bool,
+    reads_all: bool,
     of_thread: PhantomData<*const ()>,
 }
 
@@ -48,7 +52,28 @@ impl Polling {
             // A thread that is ending wakes at once.
             let _ = OWED.try_with(|owed| _ = owed.borrow_mut().get_or_insert_default());
         }
-        Self { rings: SmallVec::new(), inbox: None, guard, of_thread: PhantomData }
+        Self {
+            rings: SmallVec::new(),
+            inbox: None,
+            guard,
+            takes_turns: false,
+            reads_all: false,
+            of_thread: PhantomData,
+        }
+    }
+
+    /// Polls for longer, if what is waited for comes over rings from all of `others` workers: they make the same
+    /// call, and may need this processor for it. Where each worker of the machine has no more than one, it reads large
+    /// pieces too: the threads of its rings have none of their own.
+    pub(crate) fn taking_turns(mut self, others: usize) -> Self {
+        self.takes_turns = self.guard.is_some() && self.rings.len() >= others.min(MOST_RINGS);
+        self.reads_all = self.takes_turns && processors() <= self.rings.len() + 1;
+        self.rings.iter().for_each(|(ring, _)| ring.note_reader_of_all(self.reads_all, true));
+        self
+    }
+
+    pub(crate) fn takes_turns(&self) -> bool {
+        self.takes_turns
     }
 
     /// Begins to poll rings.
@@ -66,7 +91,8 @@ impl Polling {
         if self.guard.is_none() {
             return;
         }
-        let (mut spin, mut looks) = (Spin::yielding(), 0);
+        let spin = if self.takes_turns { Spin::taking_turns() } else { Spin::yielding() };
+        let (mut spin, mut looks) = (spin, 0);
         while !is_there() && spin.wait() {
             self.look();
             looks += 1;
@@ -78,7 +104,8 @@ impl Polling {
 
     fn look(&self) {
         let Some(inbox) = &self.inbox else { return };
-        self.rings.iter().for_each(|(ring, segment)| ring.poll(segment, &**inbox));
+        let most = if self.reads_all { usize::MAX } else { SMALL };
+        self.rings.iter().for_each(|(ring, segment)| ring.poll(segment, most, &**inbox));
     }
 }
 
@@ -86,7 +113,10 @@ impl Drop for Polling {
     fn drop(&mut self) {
         if self.guard.is_some() {
             (0..LAST_LOOKS).for_each(|_| self.look());
-            self.rings.iter().for_each(|(ring, segment)| ring.end_polling(segment));
+            for (ring, segment) in &self.rings {
+                ring.note_reader_of_all(self.reads_all, false);
+                ring.end_polling(segment);
+            }
             wake_owed();
         }
     }
@@ -206,6 +236,27 @@ mod tests {
         pair.wait_until(|pair| pair.heard() == 3);
         pair.send(6);
         pair.wait_until(|pair| pair.heard() == 4);
+        assert_ne!(pair.last(), own);
+    }
+
+    #[test]
+    fn where_each_worker_has_one_processor_a_thread_that_takes_turns_reads_large_pieces() {
+        let (mut pair, own) = (Pair::new(), std::thread::current().id());
+        let more_than_rings = pair.polling().taking_turns(2);
+        assert!(!more_than_rings.takes_turns(), "some peer is not on this machine");
+        drop(more_than_rings);
+        let polling = pair.polling().taking_turns(1);
+        assert!(polling.takes_turns());
+        pair.send(1 << 20);
+        pair.wait_until(|pair| {
+            polling.look();
+            pair.heard() == 1
+        });
+        assert_eq!(pair.last() == own, processors() <= 2);
+        // The thread of the ring reads again.
+        drop(polling);
+        pair.send(1 << 20);
+        pair.wait_until(|pair| pair.heard() == 2);
         assert_ne!(pair.last(), own);
     }
 

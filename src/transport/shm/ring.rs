@@ -17,8 +17,8 @@ use crate::transport::{Inbox, who_and_address};
 /// Timeout of one sleep, after which a ring is read even if its sender was killed before the wake-up.
 const LOOK_AGAIN: Duration = Duration::from_secs(if cfg!(test) { 60 } else { 1 });
 
-/// Maximum length in bytes of a piece that a thread of the program reads: reading takes no longer than a wake-up.
-const SMALL: usize = 32 << 10;
+/// Maximum length in bytes of a small piece: reading it takes no longer than a wake-up.
+pub(super) const SMALL: usize = 32 << 10;
 
 /// Memory of a sender, read by a thread until it is signalled to end; small pieces also by threads that wait.
 pub(super) struct Ring {
@@ -29,8 +29,9 @@ pub(super) struct Ring {
     ending: ReaderEnd,
     /// Number of pieces read, from the thread's beginning to its end. Its lock is held while one is delivered.
     read: Mutex<Option<u64>>,
-    /// Number of threads of the program that poll.
+    /// Number of threads of the program that poll, and of those that read large pieces too.
     pollers: AtomicUsize,
+    readers_of_all: AtomicUsize,
 }
 
 /// Content of a ring that no sender of this library would write.
@@ -44,8 +45,9 @@ impl Ring {
         inbox: &Arc<dyn Inbox>,
     ) -> io::Result<Arc<Self>> {
         let (segment, ending, read) = (Mutex::default(), ReaderEnd::default(), Mutex::default());
-        let pollers = AtomicUsize::new(0);
-        let ring = Arc::new(Self { segment, from: from.into(), ending, read, pollers });
+        let (pollers, readers_of_all) = Default::default();
+        let from = from.to_owned();
+        let ring = Arc::new(Self { segment, from, ending, read, pollers, readers_of_all });
         let (reader, inbox) = (Arc::clone(&ring), Arc::clone(inbox));
         let thread = std::thread::Builder::new().name("kvstore-ring".into());
         let read = move || reader.run(&offer, &*inbox);
@@ -127,7 +129,10 @@ impl Ring {
         let is_over = || self.ending.is_to(EndMode::Drained);
         let sleep = || segment.sleep(read, LOOK_AGAIN, is_over);
         // Relaxed: only a hint, too.
-        let is_left = || last <= SMALL && self.pollers.load(Ordering::Relaxed) > 0;
+        let is_left = || {
+            let readers = if last <= SMALL { &self.pollers } else { &self.readers_of_all };
+            readers.load(Ordering::Relaxed) > 0
+        };
         if is_left() {
             sleep();
         } else {
@@ -146,14 +151,23 @@ impl Ring {
         segment.begin_polling();
     }
 
+    /// A thread that polls begins, or ends, to read large pieces too.
+    pub(super) fn note_reader_of_all(&self, reads_all: bool, begins: bool) {
+        match (reads_all, begins) {
+            (true, true) => _ = self.readers_of_all.fetch_add(1, Ordering::Relaxed),
+            (true, false) => _ = self.readers_of_all.fetch_sub(1, Ordering::Relaxed),
+            (false, _) => {}
+        }
+    }
+
     pub(super) fn end_polling(&self, segment: &Segment) {
         self.pollers.fetch_sub(1, Ordering::Relaxed);
         segment.end_polling();
     }
 
-    /// Reads a small piece, if one is there, on a thread that waits for a result. The thread of the ring reads a
-    /// larger one, while others may do something else.
-    pub(super) fn poll(&self, segment: &Segment, inbox: &dyn Inbox) {
+    /// Reads a piece of at most `most` bytes, if one is there, on a thread that waits for a result. The thread of the
+    /// ring reads a larger one, while others may do something else.
+    pub(super) fn poll(&self, segment: &Segment, most: usize, inbox: &dyn Inbox) {
         segment.begin_polling();
         if !segment.has_unread() {
             return;
@@ -164,7 +178,7 @@ impl Ring {
             return;
         };
         match next(segment, *number) {
-            Ok(Some(piece)) if piece.1 <= SMALL => {
+            Ok(Some(piece)) if piece.1 <= most => {
                 *number += 1;
                 self.hand_on(segment, inbox, piece, *number);
             }

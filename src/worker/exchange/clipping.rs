@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use smallvec::SmallVec;
 
-use super::{ExchangePurpose, is_small};
+use super::ExchangePurpose;
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result, fail};
 use crate::kernel::SQUARES_BLOCK;
@@ -225,7 +225,7 @@ impl WorkerStore {
     ) -> Result<()> {
         let driver = self.exchanges(call.name, call.deadline)?;
         let purpose = ExchangePurpose { name: call.name, terms: Some(terms) };
-        let polling = is_small(&exchange).then(|| driver.polling());
+        let polling = self.polling_of(&exchange, &driver);
         let begun = self.begin_exchange(exchange, &driver, (purpose, None), call.deadline)?;
         call.begun += 1;
         Self::await_exchange(&driver, &begun, polling)

@@ -20,7 +20,9 @@ use crate::deadline::Deadline;
 use crate::error::{Error, Result, fail};
 use crate::job::errors::error_of;
 use crate::job::options::{self, exchange_place};
-use crate::local::collective::{CollectiveCall, CollectiveKind, Reducer, Reduction, alone};
+use crate::local::collective::{
+    CollectiveCall, CollectiveKind, LentTensor, Reducer, Reduction, alone,
+};
 use crate::local::kind::StoreKind;
 use crate::local::{Local, poisoned};
 use crate::panics;
@@ -37,6 +39,10 @@ use run::{ExchangeHome, ExchangeRun, RunOwner};
 /// Maximum time for the others to acknowledge the last segments before this worker leaves.
 const LAST_WORDS: Duration = Duration::from_secs(5);
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
+
+/// Maximum number of bytes of an array that a caller reads from shared memory. With more, wake-ups take little of
+/// the time.
+const READ: usize = 1 << 20;
 
 /// The exchanges of a worker, which begin with its first collective call.
 pub(super) struct WorkerExchanges {
@@ -257,7 +263,7 @@ impl WorkerStore {
         }
         let deadline = self.local.deadline();
         let driver = self.exchanges(purpose.name, deadline)?;
-        let polling = is_small(&call).then(|| driver.polling());
+        let polling = self.polling_of(&call, &driver);
         let begun = self.begin_exchange(call, &driver, (purpose, None), deadline)?;
         Self::await_exchange(&driver, &begun, polling)
     }
@@ -299,13 +305,26 @@ impl WorkerStore {
         Ok(ticket)
     }
 
-    /// Begins to poll for the exchange of a ticket, if it is under way and small.
+    /// Begins to poll for the exchange of a ticket, if it is under way.
     pub(super) fn polling_of_exchange(&self, number: u64) -> Option<Polling> {
         let (driver, group) = (self.exchanges.driver()?, self.group_id());
         let is_of = |(id, run): (&ExchangeId, &Arc<ExchangeRun>)| {
-            id.group == group && run.ticket() == Some(number) && is_small(run.call())
+            (id.group == group && run.ticket() == Some(number)).then(|| Arc::clone(run))
         };
-        driver.with_registry(|open| open.iter().any(is_of)).then(|| driver.polling())
+        let run = driver.with_registry(|open| open.iter().find_map(is_of))?;
+        self.polling_of(run.call(), &driver)
+    }
+
+    /// Begins to poll for a call, unless other threads need the processor.
+    fn polling_of(&self, call: &CollectiveCall, driver: &Driver<ExchangeHost>) -> Option<Polling> {
+        let arrays = call.values.iter().chain(&call.outs);
+        let largest = arrays.map(LentTensor::bytes).max().unwrap_or(0);
+        if largest > READ {
+            return None;
+        }
+        let others = self.seat().workers as usize - 1;
+        let polling = driver.polling().taking_turns(others);
+        (largest <= POLLED || polling.takes_turns()).then_some(polling)
     }
 
     /// Gives the exchange of a ticket up, if it has one.
@@ -473,11 +492,6 @@ impl DriverHost for ExchangeHost {
         self.local.poison();
         self.abort(driver, bug);
     }
-}
-
-/// Whether the caller polls.
-fn is_small(call: &CollectiveCall) -> bool {
-    call.values.iter().chain(&call.outs).all(|array| array.bytes() <= POLLED)
 }
 
 /// The call of terms, for texts.
