@@ -417,6 +417,11 @@ impl ExchangeHome for Driver<ExchangeHost> {
         self.step(|machine, _| machine.reduced(exchange, at, data));
     }
 
+    fn give_up(self: Arc<Self>, exchange: ExchangeId, why: &str) {
+        let failure = Failure::new(Reason::Timeout, why);
+        self.step(|machine, _| machine.give_up(exchange, &failure));
+    }
+
     fn blocks(&self) -> &Arc<BlockPool> {
         &self.blocks
     }

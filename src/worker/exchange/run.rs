@@ -26,6 +26,9 @@ pub(super) trait ExchangeHome: Send + Sync {
     /// A piece of a result is there.
     fn reduced(self: Arc<Self>, exchange: ExchangeId, at: u64, data: &Bytes);
 
+    /// Ends a call, which fails for all workers.
+    fn give_up(self: Arc<Self>, exchange: ExchangeId, why: &str);
+
     fn blocks(&self) -> &Arc<BlockPool>;
 }
 
@@ -40,6 +43,13 @@ pub(super) struct RunOwner {
     pub(super) group: Option<Arc<WorkerGroup>>,
 }
 
+/// How the result of the reduced part is sent.
+enum SentResult {
+    /// Each piece as a copy.
+    Copied,
+    Lent(Bytes),
+}
+
 /// Number of pieces whose list needs no allocation.
 const PIECES: usize = 8;
 
@@ -50,7 +60,8 @@ pub(in crate::worker) struct ExchangeRun {
     reducer: Reducer,
     /// Loans of what is sent from where it lies; the last one is that of the result.
     loans: SmallVec<[Arc<Loan>; 4]>,
-    result: Option<Bytes>,
+    /// None if no other worker gets it.
+    result: Option<SentResult>,
     owner: RunOwner,
     /// Outstanding events: actions under way, and one for the end of the exchange.
     events: AtomicUsize,
@@ -93,6 +104,7 @@ impl ExchangeRun {
         let reduced = self.layout.reduced.map_or(0, |part| part.out.len());
         let sends_result = !self.layout.result_receivers.is_empty();
         let is_lent = largest.max(if sends_result { reduced } else { 0 }) > COPIED;
+        self.result = sends_result.then_some(SentResult::Copied);
         let mut made: SmallVec<[(ByteSpan, Bytes); 4]> = SmallVec::new();
         let mut sends = Vec::with_capacity(self.layout.sends.len());
         for span in self.layout.sends.clone() {
@@ -109,8 +121,11 @@ impl ExchangeRun {
             made.push((span, bytes.clone()));
             sends.push(Some(bytes));
         }
-        if sends_result && let Some(part) = self.layout.reduced {
-            self.result = Some(self.lend(part.out));
+        if is_lent
+            && sends_result
+            && let Some(part) = self.layout.reduced
+        {
+            self.result = Some(SentResult::Lent(self.lend(part.out)));
         }
         let lengths = |spans: &[ByteSpan]| spans.iter().map(|span| span.len() as u64).collect();
         let reduced = self.layout.reduced.map(|part| part.own.len() as u64);
@@ -124,7 +139,7 @@ impl ExchangeRun {
             },
             deadline,
             sends,
-            is_lent: is_lent || sends_result,
+            is_lent,
             receives: lengths(&self.layout.receives),
             reduces: reduced.unwrap_or(0),
             result_receivers: self.layout.result_receivers.clone(),
@@ -252,9 +267,24 @@ impl ExchangeRun {
         let count = len / self.reducer.dtype.size();
         // SAFETY: pieces of one length, each in its block; the out may be exactly this worker's own.
         unsafe { self.reducer.reduce(&inputs, out.from(start, len).start(), count) };
-        let result = self.result.as_ref().map(|result| result.part(at, len as u64));
-        let result = result.unwrap_or_else(|| first.part(0, 0));
-        Arc::clone(&self.owner.home).reduced(id, at, &result);
+        let home = Arc::clone(&self.owner.home);
+        let result = match &self.result {
+            None => Ok(first.part(0, 0)),
+            Some(SentResult::Lent(whole)) => Ok(whole.part(at, len as u64)),
+            Some(SentResult::Copied) => {
+                // SAFETY: written above, and read by no other thread yet.
+                let bytes =
+                    unsafe { std::slice::from_raw_parts(out.from(start, len).start(), len) };
+                home.blocks().join(&[bytes]).map(Bytes::of_block)
+            }
+        };
+        match result {
+            Ok(result) => home.reduced(id, at, &result),
+            Err(error) => {
+                self.fail(error);
+                home.give_up(id, "it has no memory for the result");
+            }
+        }
     }
 
     /// Ends the loans and copies results to the outs; gives the result.
