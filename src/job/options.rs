@@ -13,7 +13,7 @@ use crate::credentials::Credentials;
 use crate::error::{Error, Result, fail};
 use crate::local::kind::StoreKind;
 use crate::role::Role;
-use crate::sys::has_few_processors;
+use crate::sys::{has_few_processors, processors};
 use crate::transport::{self, DialPolicy, TransportConfig};
 use kvstore_protocol::{Limits, MS, Mode, OnLoss, SumOrder};
 
@@ -99,7 +99,9 @@ pub(crate) fn exchange_place(job: &JobConfig) -> Result<TransportConfig> {
     }
     let listen = Some(any_port(job)?);
     let place = place_at(job, credentials, DialPolicy::Smaller, listen)?;
-    Ok(TransportConfig { root: "".into(), ..place })
+    // All workers of a machine send at the same time, and their threads would wait for each other.
+    let most_threads = if has_few_processors() { 1 } else { place.most_threads };
+    Ok(TransportConfig { root: "".into(), most_threads, ..place })
 }
 
 /// Where a process listens that is not the scheduler.
@@ -163,6 +165,7 @@ fn place_at(
         transport: job.transport.as_str().into(),
         connections: job.connections,
         most_connections,
+        most_threads: processors(),
         credentials,
     })
 }

@@ -152,6 +152,7 @@ impl Observer {
             transport: "tcp".into(),
             connections: None,
             most_connections: 1,
+            most_threads: 1,
             credentials: Credentials::load(&job)?,
         };
         let to = server.map_or(root, Arc::from);

@@ -171,6 +171,8 @@ pub(crate) struct TransportConfig {
     pub(crate) connections: Option<u8>,
     /// Maximum number of connections at a time.
     pub(crate) most_connections: u64,
+    /// Maximum number of threads that read from connections.
+    pub(crate) most_threads: usize,
     /// Credentials that this process presents, and by which it checks its peers, if any.
     pub(crate) credentials: Option<Arc<Credentials>>,
 }

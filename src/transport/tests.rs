@@ -21,6 +21,7 @@ pub(super) fn place(listen: Option<&str>, calls: DialPolicy) -> TransportConfig 
         transport: super::AUTO.into(),
         connections: None,
         most_connections: 10,
+        most_threads: crate::sys::processors(),
         credentials: None,
     }
 }

@@ -106,7 +106,8 @@ impl Endpoint {
         };
         let incoming = Arc::new(incoming);
         let patience = Duration::from_millis(place.lease_ms);
-        let threads = IoThreads::new(Arc::clone(&incoming) as Arc<dyn Receiver>, patience);
+        let receiver = Arc::clone(&incoming) as Arc<dyn Receiver>;
+        let threads = IoThreads::new(receiver, patience, place.most_threads);
         Self { place, address, name, incoming, threads, records: Arc::default() }
     }
 

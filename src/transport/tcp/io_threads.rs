@@ -1,7 +1,7 @@
 //! The threads that read from all connections, and send what their sockets have not taken at once. Also
 //! called: event loop, reactor.
 //!
-//! There are as many as processors, whatever the number of connections. Each waits for readiness (`mio`) of
+//! There are at most as many as processors, whatever the number of connections. Each waits for readiness (`mio`) of
 //! its connections, hands on what has arrived, and calls the queues that wait for a connection. Readiness is
 //! edge-triggered: the system reports a socket as writable only after it has refused bytes.
 
@@ -21,7 +21,6 @@ use super::connection::Connection;
 use super::framing::{Delivery, HEAD, MessageKind, first};
 use super::receive_buffer::{ReceiveBuffer, SOME};
 use crate::log::{Level, log};
-use crate::sys::processors;
 use crate::sys::sync::Mutex;
 use crate::transport::adaptive_wait::AdaptiveWait;
 use crate::transport::send_queue::go_on;
@@ -51,6 +50,7 @@ pub(super) struct IoThreads {
     receiver: Arc<dyn Receiver>,
     /// Maximum time for which a peer takes no bytes.
     patience: Duration,
+    most: usize,
     /// None after `close`.
     threads: Mutex<Option<Vec<IoThread>>>,
 }
@@ -85,8 +85,8 @@ impl Seat {
 }
 
 impl IoThreads {
-    pub(super) fn new(receiver: Arc<dyn Receiver>, patience: Duration) -> Self {
-        Self { receiver, patience, threads: Mutex::new(Some(Vec::new())) }
+    pub(super) fn new(receiver: Arc<dyn Receiver>, patience: Duration, most: usize) -> Self {
+        Self { receiver, patience, most, threads: Mutex::new(Some(Vec::new())) }
     }
 
     /// A place on the thread with the fewest connections.
@@ -95,7 +95,7 @@ impl IoThreads {
         let threads = threads.as_mut().ok_or(io::ErrorKind::NotConnected)?;
         let load = |thread: &IoThread| thread.shared.load.load(Ordering::Relaxed);
         let is_busy = threads.iter().all(|thread| load(thread) > 0);
-        if is_busy && threads.len() < processors() {
+        if is_busy && threads.len() < self.most {
             threads.push(self.start()?);
         }
         let thread = threads.iter().min_by_key(|thread| load(thread));
