@@ -1,17 +1,26 @@
-// What training programs use beyond push and pull, in a store of one process. Each step prints one line,
-// "name: value"; the same calls serve a job of many machines.
+// What training programs use beyond push and pull, in one process or in a job of many. Only the type differs:
+//
+//   features                   one process, the only worker
+//   features dist_sync         a worker of a job; `kvstore run` starts them all, and the servers:
+//                              kvstore run -n 2 -s 1 -- features dist_sync
+//
+// All workers make the same calls, with values that depend on their rank. Rank 0 prints "name: value" for each
+// result.
 #include <kvstore.hpp>
 #include <poll.h>
 
 #include <array>
 #include <chrono>
-#include <cstdio>
+#include <cstdint>
 #include <cstdlib>
 #include <exception>
 #include <filesystem>
 #include <fstream>
 #include <future>
+#include <iostream>
+#include <numeric>
 #include <optional>
+#include <sstream>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -24,7 +33,12 @@ namespace {
 // All arrays but single numbers are of one shape.
 using Values = std::vector<float>;
 
+constexpr std::chrono::seconds patience{60};
+
 Values full(float value) { return Values(3, value); }
+
+// 1 on rank 0, 2 on rank 1, and so on.
+float place(const kv::Store& store) { return static_cast<float>(store.rank() + 1); }
 
 void init(kv::Store& store, const char* key, float value) {
     const Values values = full(value);
@@ -36,70 +50,83 @@ void push(kv::Store& store, const char* key, float value) {
     store.push(key, kv::view(values));
 }
 
-// Prints the value that all elements of a key have.
+// Prints on rank 0: the other workers have the same values.
+template <class Value>
+void report(const kv::Store& store, std::string_view what, const Value& value) {
+    if (store.rank() == 0) {
+        std::cout << what << ": " << value << '\n';
+    }
+}
+
+// Prints the first element of a key. Here as elsewhere all workers make the call.
 void show(const char* what, kv::Store& store, const char* key) {
     Values out = full(0);
     store.pull(key, kv::view(out));
-    std::printf("%s: %g\n", what, static_cast<double>(out.front()));
+    report(store, what, out.front());
 }
 
 // A program that is built against one release, and runs with another, asks before it calls.
-void what_there_is() {
-    std::printf("has tickets: %d\n", kv::capable("tickets") ? 1 : 0);
-    std::printf("has telepathy: %d\n", kv::capable("telepathy") ? 1 : 0);
+void what_there_is(const kv::Store& store) {
+    report(store, "has tickets", kv::capable("tickets"));
+    report(store, "has telepathy", kv::capable("telepathy"));
 }
 
-// The end of an operation comes to the program: as a call, or as a descriptor of an event loop.
-void ends_of_operations() {
-    kv::Store store("local");
-    init(store, "w", 0);
+// The end of an operation comes to the program: as a descriptor of an event loop, or as a call.
+void ends_of_operations(kv::Store& store) {
+    init(store, "first", 0);
     const Values value = full(4);
 
-    const kv::Ticket watched = store.push("w", kv::view(value), kv::async);
+    const kv::Ticket watched = store.push("first", kv::view(value), kv::async);
     watched.watch();
     pollfd wanted{store.event_fd(), POLLIN, 0};
-    if (poll(&wanted, 1, 10000) != 1) {
+    if (poll(&wanted, 1, 60000) != 1) {
         throw std::runtime_error("the push has not ended");
     }
     const kv::Ended ended = store.next_done();
-    std::printf("event: %s\n", ended.ticket == watched.raw() && ended.status == KV_OK ? "ok" : "failed");
+    report(store, "event", ended.ticket == watched.raw() && ended.status == KV_OK ? "ok" : "failed");
 
     std::promise<bool> told;
-    const kv::Ticket ticket = store.push("w", kv::view(value), kv::async);
+    const kv::Ticket ticket = store.push("first", kv::view(value), kv::async);
     ticket.on_done([&told](const kv::Error* failure) { told.set_value(failure == nullptr); });
-    std::printf("told: %s\n", told.get_future().get() ? "ok" : "failed");
+    report(store, "told", told.get_future().get() ? "ok" : "failed");
 }
 
-// Weights learn by a rule, and what is counted beside them is assigned.
+// Weights learn by a rule. What is counted beside them is assigned: the sum over the workers.
 void rules_of_keys(kv::Store& store) {
     std::vector<std::int64_t> steps{0};
     init(store, "w", 2);
     store.init("steps", kv::view(steps, {}));
     store.set_optimizer_for("steps", "none");
     store.set_optimizer("sgd", {{"learning_rate", 0.5}});
-    push(store, "w", 1);
+    push(store, "w", place(store));
     steps[0] = 7;
     store.push("steps", kv::view(steps, {}));
     steps[0] = 0;
     store.pull("steps", kv::view(steps, {}));
     show("weight by sgd", store, "w");
-    std::printf("steps: %d\n", static_cast<int>(steps[0]));
+    report(store, "steps", steps[0]);
 }
 
 // A batch pushes the sum over its samples, and their number: the rule gets the mean over all batches.
 void means(kv::Store& store) {
-    store.set_weight(8);
+    store.set_weight(8 * place(store));  // batches of 8 samples, 16 samples, ...
     push(store, "w", 24);
     store.clear_weight();
     const kv_round round = store.last_round("w");
     show("weight by a mean", store, "w");
-    std::printf("samples: %g\n", round.total_weight);
-    std::printf("contributors: %d\n", static_cast<int>(round.contributors));
+    report(store, "samples", round.total_weight);
+    report(store, "contributors", round.contributors);
+}
 
-    // A worker without batches says so, and all go on together in the next epoch.
+// Rank 0 has a batch more than the others. Rounds do not wait for workers that are done.
+void unequal_epochs(kv::Store& store) {
+    if (store.rank() == 0) {
+        push(store, "w", 1);
+    }
     store.done();
-    store.resume(std::chrono::seconds(10));
-    std::printf("lost: %d\n", static_cast<int>(store.num_lost()));
+    store.resume(patience);  // all go on together, in the next epoch
+    show("weight of the epoch", store, "w");
+    report(store, "lost", store.num_lost());
 }
 
 // Keys and arrays that are checked once: each later call costs little beside the bytes.
@@ -108,9 +135,9 @@ void bound_list(kv::Store& store) {
     Values weight = full(0);
     kv::Bound bound = store.bind("w", kv::view(gradient), kv::view(weight));
     for (int step = 1; step <= 3; step++) {
-        gradient.assign(gradient.size(), static_cast<float>(step));
+        gradient.assign(gradient.size(), static_cast<float>(step) * place(store));
         bound.pushpull();
-        std::printf("bound step %d: %g\n", step, static_cast<double>(weight.front()));
+        report(store, "bound step " + std::to_string(step), weight.front());
     }
 }
 
@@ -121,12 +148,14 @@ void opaque_values(kv::Store& store) {
     store.set_optimizer_for("mask", "none");
     store.init("mask", kv::view(mask));
     store.pull("mask", kv::view(out));
-    std::printf("mask: %d %d %d\n", out[0], out[1], out[2]);
+    std::ostringstream bits;
+    bits << out[0] << ' ' << out[1] << ' ' << out[2];
+    report(store, "mask", bits.str());
     try {
         store.push("mask", {kv::view(mask), kv::view(mask)});
-        std::printf("two masks: summed\n");
+        report(store, "two masks", "summed");
     } catch (const kv::Error& error) {
-        std::printf("two masks: %s\n", error.status() == KV_ERR_UNSUPPORTED ? "unsupported" : error.what());
+        report(store, "two masks", error.status() == KV_ERR_UNSUPPORTED ? "unsupported" : error.what());
     }
 }
 
@@ -144,7 +173,8 @@ void write_model(const std::string& path) {
                static_cast<std::streamsize>(elements.size() * sizeof(float)));
 }
 
-// Takes the model's tensors without their prefix, and leaves the others out.
+// Takes the model's tensors without their prefix, and leaves the others out. All workers load together: the
+// file of rank 0.
 void a_model_of_another_program(kv::Store& store) {
     const std::string name = "model-" + std::to_string(getpid()) + ".safetensors";
     const std::filesystem::path path = std::filesystem::temp_directory_path() / name;
@@ -158,38 +188,76 @@ void a_model_of_another_program(kv::Store& store) {
     });
     std::filesystem::remove(path);
     show("loaded weight", store, "w");
-    std::printf("new keys: %zu\n", store.keys().size() - before);
+    report(store, "new keys", store.keys().size() - before);
 }
 
-// Values that workers add up without a key, and a group of workers with keys of its own.
+// Gradients of a large norm are scaled down. The norm is that of the sums over the workers.
+void clipping(kv::Store& store) {
+    const Values gradient{3 * place(store), 4 * place(store), 0};
+    store.set_clipping(2.5);
+    store.push("w", kv::view(gradient));
+    report(store, "norm", store.last_norm().norm);
+    show("weight by a clipped step", store, "w");
+    store.set_clipping(0);
+    store.push("w", kv::view(gradient));
+    show("weight by a full step", store, "w");
+}
+
+// A group of workers, here of all, has keys and rules of its own.
 void a_group(kv::Store& store) {
-    kv::Store group = store.group("alone", {0});
-    const Values four = full(4);
-    group.init("w", kv::view(four));
+    std::vector<std::int32_t> ranks(static_cast<std::size_t>(store.num_workers()));
+    std::iota(ranks.begin(), ranks.end(), 0);
+    kv::Store group = store.group("all", ranks);
+    init(group, "w", 0);
+    push(group, "w", 4 * place(group));
     show("weight of the group", group, "w");
     show("weight of the job", store, "w");
-    const Values one = full(1);
-    const Values two = full(2);
+    group.close(patience);
+}
+
+// Workers exchange values without a key: a sum, the value of one worker, and the value of each.
+void collective_calls(kv::Store& store) {
+    const Values one = full(place(store)), two = full(2 * place(store));
     Values sum = full(0);
-    group.allreduce(KV_SUM, {kv::view(one), kv::view(two)}, kv::view(sum));
-    std::printf("sum of all: %g\n", static_cast<double>(sum.front()));
-    group.close(std::chrono::seconds(10));
+    store.allreduce(KV_SUM, {kv::view(one), kv::view(two)}, kv::view(sum));
+    report(store, "sum of all", sum.front());
+
+    Values value = one;
+    store.broadcast_from(store.num_workers() - 1, kv::view(value));
+    report(store, "value of the last", value.front());
+
+    std::vector<Values> all(static_cast<std::size_t>(store.num_workers()), full(0));
+    std::vector<kv::Tensor> outs;
+    for (Values& out : all) {
+        outs.push_back(kv::view(out));
+    }
+    store.allgather(kv::view(one), outs);
+    std::ostringstream text;
+    for (const Values& each : all) {
+        text << ' ' << each.front();
+    }
+    report(store, "values of all", text.str().substr(1));
 }
 
 }  // namespace
 
-int main() try {
-    what_there_is();
-    ends_of_operations();
-    kv::Store store("local");
+int main(int argc, char** argv) try {
+    kv::Store store(argc > 1 ? argv[1] : "local");
+    what_there_is(store);
+    ends_of_operations(store);
     rules_of_keys(store);
     means(store);
+    unequal_epochs(store);
     bound_list(store);
     opaque_values(store);
     a_model_of_another_program(store);
+    clipping(store);
     a_group(store);
+    collective_calls(store);
+    store.barrier(patience);  // no worker leaves while others need its values
+    store.close(patience);
     return EXIT_SUCCESS;
 } catch (const std::exception& exception) {
-    std::fprintf(stderr, "%s\n", exception.what());
+    std::cerr << exception.what() << '\n';
     return EXIT_FAILURE;
 }

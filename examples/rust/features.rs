@@ -1,34 +1,58 @@
-//! What training programs use beyond push and pull, in a store of one process. Each step prints one line,
-//! `name: value`; the same calls serve a job of many machines.
+//! What training programs use beyond push and pull, in one process or in a job of many. Only the type differs:
+//!
+//! ```text
+//! features                   one process, the only worker
+//! features dist_sync         a worker of a job; `kvstore run` starts them all, and the servers:
+//!                            kvstore run -n 2 -s 1 -- features dist_sync
+//! ```
+//!
+//! All workers make the same calls, with values that depend on their rank. Rank 0 prints `name: value` for each
+//! result.
 #![allow(clippy::print_stdout, reason = "the lines are what this program is for")]
+#![allow(clippy::cast_precision_loss, reason = "ranks are small")]
 
+use std::fmt::Display;
 use std::future::Future;
 use std::sync::{Arc, mpsc};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::Duration;
 
-use kvstore::{Config, DType, ErrorKind, Key, Reduction, Result, Store, Tensor, TensorMut};
+use kvstore::{
+    Config, DType, ErrorKind, Key, NonFinite, Reduction, Result, Store, Tensor, TensorMut,
+};
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// An array; all but single numbers are of one shape.
 fn full(value: f32) -> [f32; 3] {
     [value; 3]
 }
 
-/// Prints the value that all elements of a key have.
+/// 1 on rank 0, 2 on rank 1, and so on.
+fn place(store: &Store) -> f32 {
+    store.rank() as f32 + 1.0
+}
+
+/// Prints on rank 0: the other workers have the same values.
+fn report(store: &Store, what: &str, value: impl Display) {
+    if store.rank() == 0 {
+        println!("{what}: {value}");
+    }
+}
+
+/// Prints the first element of a key. Here as elsewhere all workers make the call.
 fn show(what: &str, store: &Store, key: Key) -> Result<()> {
     let mut out = full(0.0);
     store.pull(key, &mut out)?;
-    println!("{what}: {}", out[0]);
+    report(store, what, out[0]);
     Ok(())
 }
 
 /// A program that is built against one release, and runs with another, asks before it calls.
-fn what_there_is() {
-    println!("has tickets: {}", u8::from(kvstore::capable("tickets")));
-    println!("has telepathy: {}", u8::from(kvstore::capable("telepathy")));
+fn what_there_is(store: &Store) {
+    report(store, "has tickets", u8::from(kvstore::capable("tickets")));
+    report(store, "has telepathy", u8::from(kvstore::capable("telepathy")));
 }
 
 /// Wakes the thread that waits for a future; a program has its runtime for that.
@@ -52,51 +76,59 @@ fn block_on<T>(future: impl Future<Output = T> + Unpin) -> T {
 }
 
 /// The end of an operation comes to the program: to a future, or as a call.
-fn ends_of_operations() -> Result<()> {
-    let store = Store::open("local", &Config::new())?;
-    let key = store.intern("w")?;
+fn ends_of_operations(store: &Store) -> Result<()> {
+    let key = store.intern("first")?;
     store.init(key, &full(0.0))?;
     block_on(store.push_owned(key, full(4.0).to_vec(), 0)?)?;
-    println!("event: ok");
+    report(store, "event", "ok");
 
     let (sender, told) = mpsc::channel();
     let pushed = store.push_owned(key, full(4.0).to_vec(), 0)?;
     pushed.on_done(move |result| _ = sender.send(result.is_ok()))?;
-    println!("told: {}", if told.recv_timeout(PATIENCE) == Ok(true) { "ok" } else { "failed" });
+    let ok = told.recv_timeout(PATIENCE) == Ok(true);
+    report(store, "told", if ok { "ok" } else { "failed" });
     Ok(())
 }
 
-/// Weights learn by a rule, and what is counted beside them is assigned.
+/// Weights learn by a rule. What is counted beside them is assigned: the sum over the workers.
 fn rules_of_keys(store: &Store) -> Result<()> {
     let (weight, steps) = (store.intern("w")?, store.intern("steps")?);
     store.init(weight, &full(2.0))?;
     store.init(steps, &[0i64])?;
     store.set_optimizer_for(&[steps], "none", "")?;
     store.set_optimizer("sgd", "learning_rate=0.5")?;
-    store.push(weight, &full(1.0))?;
+    store.push(weight, &full(place(store)))?;
     store.push(steps, &[7i64])?;
     let mut count = [0i64];
     store.pull(steps, &mut count)?;
     show("weight by sgd", store, weight)?;
-    println!("steps: {}", count[0]);
+    report(store, "steps", count[0]);
     Ok(())
 }
 
 /// A batch pushes the sum over its samples, and their number: the rule gets the mean over all batches.
 fn means(store: &Store) -> Result<()> {
     let weight = store.intern("w")?;
-    store.set_weight(8.0)?;
+    store.set_weight(8.0 * f64::from(place(store)))?; // batches of 8 samples, 16 samples, ...
     store.push(weight, &full(24.0))?;
     store.clear_weight()?;
     let round = store.last_round(weight)?;
     show("weight by a mean", store, weight)?;
-    println!("samples: {}", round.total_weight);
-    println!("contributors: {}", round.contributors);
+    report(store, "samples", round.total_weight);
+    report(store, "contributors", round.contributors);
+    Ok(())
+}
 
-    // A worker without batches says so, and all go on together in the next epoch.
+/// Rank 0 has a batch more than the others. Rounds do not wait for workers that are done.
+fn unequal_epochs(store: &Store) -> Result<()> {
+    let weight = store.intern("w")?;
+    if store.rank() == 0 {
+        store.push(weight, &full(1.0))?;
+    }
     store.done()?;
-    store.resume(PATIENCE)?;
-    println!("lost: {}", store.num_lost());
+    store.resume(PATIENCE)?; // all go on together, in the next epoch
+    show("weight of the epoch", store, weight)?;
+    report(store, "lost", store.num_lost());
     Ok(())
 }
 
@@ -108,10 +140,11 @@ fn bound_list(store: &Store) -> Result<()> {
         store.bind(&keys, vec![(&mut gradient).into()], &keys, vec![(&mut weight).into()])?;
     for (step, value) in [(1, 1.0), (2, 2.0), (3, 3.0)] {
         if let Some(gradient) = bound.value_mut::<f32>(0) {
-            gradient.fill(value);
+            gradient.fill(value * place(store));
         }
         bound.pushpull()?;
-        println!("bound step {step}: {}", bound.out::<f32>(0).map_or(0.0, |out| out[0]));
+        let first = bound.out::<f32>(0).map_or(0.0, |out| out[0]);
+        report(store, &format!("bound step {step}"), first);
     }
     Ok(())
 }
@@ -122,10 +155,12 @@ fn opaque_values(store: &Store) -> Result<()> {
     store.set_optimizer_for(&[key], "none", "")?;
     store.init(key, Tensor::from(&mask[..]))?;
     store.pull(key, TensorMut::from_bytes(DType::Bool, &mut out, &[3])?)?;
-    println!("mask: {} {} {}", out[0], out[1], out[2]);
+    report(store, "mask", format!("{} {} {}", out[0], out[1], out[2]));
     match store.push_list(&[key, key], &[Tensor::from(&mask[..]), Tensor::from(&mask[..])]) {
-        Err(error) if error.kind() == ErrorKind::Unsupported => println!("two masks: unsupported"),
-        _ => println!("two masks: summed"),
+        Err(error) if error.kind() == ErrorKind::Unsupported => {
+            report(store, "two masks", "unsupported");
+        }
+        _ => report(store, "two masks", "summed"),
     }
     Ok(())
 }
@@ -137,7 +172,8 @@ fn model() -> Vec<u8> {
     [&(header.len() as u64).to_le_bytes(), header.as_bytes(), elements.as_flattened()].concat()
 }
 
-/// Takes the model's tensors without their prefix, and leaves the others out.
+/// Takes the model's tensors without their prefix, and leaves the others out. All workers load together: the file
+/// of rank 0.
 fn a_model_of_another_program(
     store: &Store,
 ) -> std::result::Result<(), Box<dyn std::error::Error>> {
@@ -149,31 +185,68 @@ fn a_model_of_another_program(
     std::fs::remove_file(&path)?;
     loaded?;
     show("loaded weight", store, store.intern("w")?)?;
-    println!("new keys: {}", store.keys()?.len() - before);
+    report(store, "new keys", store.keys()?.len() - before);
     Ok(())
 }
 
-/// Values that workers add up without a key, and a group of workers with keys of its own.
+/// Gradients of a large norm are scaled down. The norm is that of the sums over the workers.
+fn clipping(store: &Store) -> Result<()> {
+    let weight = store.intern("w")?;
+    let gradient = [3.0 * place(store), 4.0 * place(store), 0.0];
+    store.set_clipping(2.5, NonFinite::Skip)?;
+    store.push(weight, &gradient)?;
+    report(store, "norm", store.last_norm()?.norm);
+    show("weight by a clipped step", store, weight)?;
+    store.set_clipping(0.0, NonFinite::Skip)?;
+    store.push(weight, &gradient)?;
+    show("weight by a full step", store, weight)
+}
+
+/// A group of workers, here of all, has keys and rules of its own.
 fn a_group(store: &Store) -> Result<()> {
-    let group = store.group("alone", &[0])?;
-    group.init(group.intern("w")?, &full(4.0))?;
-    show("weight of the group", &group, group.intern("w")?)?;
+    let ranks: Vec<u32> = (0..store.num_workers().unsigned_abs()).collect();
+    let group = store.group("all", &ranks)?;
+    let weight = group.intern("w")?;
+    group.init(weight, &full(0.0))?;
+    group.push(weight, &full(4.0 * place(&group)))?;
+    show("weight of the group", &group, weight)?;
     show("weight of the job", store, store.intern("w")?)?;
-    let (one, two, mut sum) = (full(1.0), full(2.0), full(0.0));
-    let values: [Tensor<'_>; 2] = [(&one).into(), (&two).into()];
-    group.allreduce(Reduction::Sum, &values, &mut [(&mut sum).into()])?;
-    println!("sum of all: {}", sum[0]);
     group.close(PATIENCE)
 }
 
+/// Workers exchange values without a key: a sum, the value of one worker, and the value of each.
+fn collective_calls(store: &Store) -> Result<()> {
+    let (one, two, mut out) = (full(place(store)), full(2.0 * place(store)), full(0.0));
+    let values: [Tensor<'_>; 2] = [(&one).into(), (&two).into()];
+    store.allreduce(Reduction::Sum, &values, &mut [(&mut out).into()])?;
+    report(store, "sum of all", out[0]);
+
+    let workers = store.num_workers().unsigned_abs();
+    store.broadcast_from(workers - 1, Some((&one).into()), &mut [(&mut out).into()])?;
+    report(store, "value of the last", out[0]);
+
+    let mut all: Vec<[f32; 3]> = (0..workers).map(|_| full(0.0)).collect();
+    let mut outs: Vec<TensorMut<'_>> = all.iter_mut().map(TensorMut::from).collect();
+    store.allgather((&one).into(), &mut outs)?;
+    let first: Vec<String> = all.iter().map(|value| value[0].to_string()).collect();
+    report(store, "values of all", first.join(" "));
+    Ok(())
+}
+
 fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
-    what_there_is();
-    ends_of_operations()?;
-    let store = Store::open("local", &Config::new())?;
+    let store_type = std::env::args().nth(1).unwrap_or_else(|| "local".to_owned());
+    let store = Store::open(&store_type, &Config::new())?;
+    what_there_is(&store);
+    ends_of_operations(&store)?;
     rules_of_keys(&store)?;
     means(&store)?;
+    unequal_epochs(&store)?;
     bound_list(&store)?;
     opaque_values(&store)?;
     a_model_of_another_program(&store)?;
-    Ok(a_group(&store)?)
+    clipping(&store)?;
+    a_group(&store)?;
+    collective_calls(&store)?;
+    store.barrier(PATIENCE)?; // no worker leaves while others need its values
+    Ok(store.close(PATIENCE)?)
 }

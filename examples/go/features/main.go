@@ -1,5 +1,11 @@
-// What training programs use beyond push and pull, in a store of one process. Each step prints one
-// line, "name: value"; the same calls serve a job of many machines.
+// What training programs use beyond push and pull, in one process or in a job of many. Only the type differs:
+//
+//	features                   one process, the only worker
+//	features dist_sync         a worker of a job; `kvstore run` starts them all, and the servers:
+//	                           kvstore run -n 2 -s 1 -- features dist_sync
+//
+// All workers make the same calls, with values that depend on their rank. Rank 0 prints "name: value" for each
+// result.
 package main
 
 import (
@@ -19,6 +25,9 @@ import (
 
 var ctx = context.Background()
 
+// The place of this process among the workers, and their number: 0 of 1 in a store of one process.
+var rank, workers int
+
 func try(err error) {
 	if err != nil {
 		log.Fatal(err)
@@ -28,37 +37,36 @@ func try(err error) {
 // full is an array; all but single numbers are of one shape.
 func full(value float32) []float32 { return []float32{value, value, value} }
 
-func open() *kvstore.Store {
-	store, err := kvstore.Open("local", nil)
-	try(err)
-	return store
-}
-
 func named(store *kvstore.Store, name string) kvstore.Key {
 	key, err := store.Intern(name)
 	try(err)
 	return key
 }
 
-// show prints the value that all elements of a key have.
+// report prints on rank 0: the other workers have the same values.
+func report(what string, value any) {
+	if rank == 0 {
+		fmt.Printf("%s: %v\n", what, value)
+	}
+}
+
+// show prints the first element of a key. Here as elsewhere all workers make the call.
 func show(what string, store *kvstore.Store, key kvstore.Key) {
 	out := full(0)
 	try(store.Pull(ctx, key, kvstore.Of(out)))
-	fmt.Printf("%s: %g\n", what, out[0])
+	report(what, out[0])
 }
 
 // A program that is built against one release, and runs with another, asks before it calls.
 func whatThereIs() {
 	number := map[bool]int{true: 1}
-	fmt.Printf("has tickets: %d\n", number[kvstore.Capable("tickets")])
-	fmt.Printf("has telepathy: %d\n", number[kvstore.Capable("telepathy")])
+	report("has tickets", number[kvstore.Capable("tickets")])
+	report("has telepathy", number[kvstore.Capable("telepathy")])
 }
 
 // The end of an operation comes to the program: through a channel, beside others in a select.
-func endsOfOperations() {
-	store := open()
-	defer store.Close()
-	key := named(store, "w")
+func endsOfOperations(store *kvstore.Store) {
+	key := named(store, "first")
 	try(store.Init(ctx, key, kvstore.Of(full(0))))
 	for _, what := range []string{"event", "told"} {
 		ticket, err := store.PushAsync(kvstore.Pairs(key, kvstore.Of(full(4))), 0)
@@ -66,47 +74,54 @@ func endsOfOperations() {
 		select {
 		case <-ticket.Done():
 			try(ticket.Wait(ctx))
-			fmt.Printf("%s: ok\n", what)
-		case <-time.After(10 * time.Second):
-			fmt.Printf("%s: failed\n", what)
+			report(what, "ok")
+		case <-time.After(time.Minute):
+			report(what, "failed")
 		}
 	}
 }
 
-// Weights learn by a rule, and what is counted beside them is assigned.
+// Weights learn by a rule. What is counted beside them is assigned: the sum over the workers.
 func rulesOfKeys(store *kvstore.Store) {
 	weight, key, steps := named(store, "w"), named(store, "steps"), int64(0)
 	try(store.Init(ctx, weight, kvstore.Of(full(2))))
 	try(store.Init(ctx, key, kvstore.Scalar(&steps)))
 	try(store.SetOptimizerFor([]kvstore.Key{key}, "none", nil))
 	try(store.SetOptimizer("sgd", kvstore.Params{"learning_rate": 0.5}))
-	try(store.Push(ctx, weight, kvstore.Of(full(1))))
+	try(store.Push(ctx, weight, kvstore.Of(full(float32(rank+1)))))
 	steps = 7
 	try(store.Push(ctx, key, kvstore.Scalar(&steps)))
 	steps = 0
 	try(store.Pull(ctx, key, kvstore.Scalar(&steps)))
 	show("weight by sgd", store, weight)
-	fmt.Printf("steps: %d\n", steps)
+	report("steps", steps)
 }
 
 // A batch pushes the sum over its samples, and their number: the rule gets the mean over all batches.
 func means(store *kvstore.Store) {
 	weight := named(store, "w")
-	try(store.SetWeight(8))
+	try(store.SetWeight(float64(8 * (rank + 1)))) // batches of 8 samples, 16 samples, ...
 	try(store.Push(ctx, weight, kvstore.Of(full(24))))
 	try(store.ClearWeight())
 	round, err := store.LastRound(ctx, weight)
 	try(err)
 	show("weight by a mean", store, weight)
-	fmt.Printf("samples: %g\n", round.TotalWeight)
-	fmt.Printf("contributors: %d\n", round.Contributors)
+	report("samples", round.TotalWeight)
+	report("contributors", round.Contributors)
+}
 
-	// A worker without batches says so, and all go on together in the next epoch.
+// Rank 0 has a batch more than the others. Rounds do not wait for workers that are done.
+func unequalEpochs(store *kvstore.Store) {
+	weight := named(store, "w")
+	if rank == 0 {
+		try(store.Push(ctx, weight, kvstore.Of(full(1))))
+	}
 	try(store.Done())
-	try(store.Resume(ctx))
+	try(store.Resume(ctx)) // all go on together, in the next epoch
+	show("weight of the epoch", store, weight)
 	lost, err := store.NumLost()
 	try(err)
-	fmt.Printf("lost: %d\n", lost)
+	report("lost", lost)
 }
 
 // Keys and arrays that are checked once: each later call costs little beside the bytes.
@@ -117,9 +132,9 @@ func boundList(store *kvstore.Store) {
 	try(err)
 	defer func() { try(bound.Close()) }()
 	for step := 1; step <= 3; step++ {
-		copy(gradient, full(float32(step)))
+		copy(gradient, full(float32(step*(rank+1))))
 		try(bound.PushPull(ctx))
-		fmt.Printf("bound step %d: %g\n", step, out[0])
+		report(fmt.Sprintf("bound step %d", step), out[0])
 	}
 }
 
@@ -130,12 +145,12 @@ func opaqueValues(store *kvstore.Store) {
 	try(store.SetOptimizerFor([]kvstore.Key{key}, "none", nil))
 	try(store.Init(ctx, key, kvstore.Of(mask)))
 	try(store.Pull(ctx, key, kvstore.Of(out)))
-	fmt.Printf("mask: %d %d %d\n", number[out[0]], number[out[1]], number[out[2]])
+	report("mask", fmt.Sprint(number[out[0]], number[out[1]], number[out[2]]))
 	err := store.Push(ctx, key, kvstore.Of(mask), kvstore.Of(mask))
 	if errors.Is(err, kvstore.ErrUnsupported) {
-		fmt.Println("two masks: unsupported")
+		report("two masks", "unsupported")
 	} else {
-		fmt.Println("two masks: summed", err)
+		report("two masks", fmt.Sprint("summed ", err))
 	}
 }
 
@@ -151,7 +166,8 @@ func writeModel(path string) {
 	try(os.WriteFile(path, file.Bytes(), 0o600))
 }
 
-// Takes the model's tensors without their prefix, and leaves the others out.
+// Takes the model's tensors without their prefix, and leaves the others out. All workers load together: the file
+// of rank 0.
 func aModelOfAnotherProgram(store *kvstore.Store) {
 	folder, err := os.MkdirTemp("", "model")
 	try(err)
@@ -167,32 +183,87 @@ func aModelOfAnotherProgram(store *kvstore.Store) {
 	after, err := store.Keys()
 	try(err)
 	show("loaded weight", store, named(store, "w"))
-	fmt.Printf("new keys: %d\n", len(after)-len(before))
+	report("new keys", len(after)-len(before))
 }
 
-// Values that workers add up without a key, and a group of workers with keys of its own.
-func aGroup(store *kvstore.Store) {
-	group, err := store.Group("alone", 0)
+// Gradients of a large norm are scaled down. The norm is that of the sums over the workers.
+func clipping(store *kvstore.Store) {
+	weight, scale := named(store, "w"), float32(rank+1)
+	gradient := []float32{3 * scale, 4 * scale, 0}
+	try(store.SetClipping(2.5, 0))
+	try(store.Push(ctx, weight, kvstore.Of(gradient)))
+	norm, _, err := store.LastNorm()
 	try(err)
-	try(group.Init(ctx, named(group, "w"), kvstore.Of(full(4))))
-	show("weight of the group", group, named(group, "w"))
+	report("norm", norm)
+	show("weight by a clipped step", store, weight)
+	try(store.SetClipping(0, 0))
+	try(store.Push(ctx, weight, kvstore.Of(gradient)))
+	show("weight by a full step", store, weight)
+}
+
+// A group of workers, here of all, has keys and rules of its own.
+func aGroup(store *kvstore.Store) {
+	ranks := make([]int, workers)
+	for i := range ranks {
+		ranks[i] = i
+	}
+	group, err := store.Group("all", ranks...)
+	try(err)
+	weight := named(group, "w")
+	try(group.Init(ctx, weight, kvstore.Of(full(0))))
+	try(group.Push(ctx, weight, kvstore.Of(full(float32(4*(rank+1))))))
+	show("weight of the group", group, weight)
 	show("weight of the job", store, named(store, "w"))
-	sum := full(0)
-	values := []kvstore.Tensor{kvstore.Of(full(1)), kvstore.Of(full(2))}
-	try(group.Exchange(ctx, kvstore.AllReduce(kvstore.Sum, values, kvstore.Of(sum))))
-	fmt.Printf("sum of all: %g\n", sum[0])
 	try(group.Close())
 }
 
+// Workers exchange values without a key: a sum, the value of one worker, and the value of each.
+func collectiveCalls(store *kvstore.Store) {
+	one, two, sum := full(float32(rank+1)), full(float32(2*(rank+1))), full(0)
+	values := []kvstore.Tensor{kvstore.Of(one), kvstore.Of(two)}
+	try(store.Exchange(ctx, kvstore.AllReduce(kvstore.Sum, values, kvstore.Of(sum))))
+	report("sum of all", sum[0])
+
+	value := full(float32(rank + 1))
+	try(store.Exchange(ctx, kvstore.BroadcastFrom(workers-1, kvstore.Of(value))))
+	report("value of the last", value[0])
+
+	all, outs := make([][]float32, workers), make([]kvstore.Tensor, workers)
+	for i := range all {
+		all[i] = full(0)
+		outs[i] = kvstore.Of(all[i])
+	}
+	try(store.Exchange(ctx, kvstore.AllGather(kvstore.Of(one), outs...)))
+	first := make([]string, workers)
+	for i, value := range all {
+		first[i] = fmt.Sprint(value[0])
+	}
+	report("values of all", strings.Join(first, " "))
+}
+
 func main() {
+	log.SetFlags(0)
+	storeType := "local"
+	if len(os.Args) > 1 {
+		storeType = os.Args[1]
+	}
+	store, err := kvstore.Open(storeType, nil)
+	try(err)
+	rank, err = store.Rank()
+	try(err)
+	workers, err = store.NumWorkers()
+	try(err)
 	whatThereIs()
-	endsOfOperations()
-	store := open()
-	defer store.Close()
+	endsOfOperations(store)
 	rulesOfKeys(store)
 	means(store)
+	unequalEpochs(store)
 	boundList(store)
 	opaqueValues(store)
 	aModelOfAnotherProgram(store)
+	clipping(store)
 	aGroup(store)
+	collectiveCalls(store)
+	try(store.Barrier(ctx)) // no worker leaves while others need its values
+	try(store.Close())
 }

@@ -9,6 +9,7 @@ mod bench;
 #[path = "../../../../tests/common/mod.rs"]
 mod common;
 mod diff;
+mod examples;
 mod generate;
 mod here;
 mod hosts;
