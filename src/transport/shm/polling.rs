@@ -40,6 +40,7 @@ pub(crate) struct Polling {
     guard: Option<PollerGuard<'static>>,
     /// Whether it waits for workers that make the same call.
     takes_turns: bool,
+    /// Whether it reads large pieces too.
     reads_all: bool,
     of_thread: PhantomData<*const ()>,
 }
@@ -68,7 +69,9 @@ impl Polling {
     pub(crate) fn taking_turns(mut self, others: usize) -> Self {
         self.takes_turns = self.guard.is_some() && self.rings.len() >= others.min(MOST_RINGS);
         self.reads_all = self.takes_turns && processors() <= self.rings.len() + 1;
-        self.rings.iter().for_each(|(ring, _)| ring.note_reader_of_all(self.reads_all, true));
+        if self.reads_all {
+            self.rings.iter().for_each(|(ring, _)| ring.begin_reading_all());
+        }
         self
     }
 
@@ -114,7 +117,9 @@ impl Drop for Polling {
         if self.guard.is_some() {
             (0..LAST_LOOKS).for_each(|_| self.look());
             for (ring, segment) in &self.rings {
-                ring.note_reader_of_all(self.reads_all, false);
+                if self.reads_all {
+                    ring.end_reading_all();
+                }
                 ring.end_polling(segment);
             }
             wake_owed();

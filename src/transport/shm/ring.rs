@@ -151,13 +151,13 @@ impl Ring {
         segment.begin_polling();
     }
 
-    /// A thread that polls begins, or ends, to read large pieces too.
-    pub(super) fn note_reader_of_all(&self, reads_all: bool, begins: bool) {
-        match (reads_all, begins) {
-            (true, true) => _ = self.readers_of_all.fetch_add(1, Ordering::Relaxed),
-            (true, false) => _ = self.readers_of_all.fetch_sub(1, Ordering::Relaxed),
-            (false, _) => {}
-        }
+    /// A thread that polls begins to read large pieces too.
+    pub(super) fn begin_reading_all(&self) {
+        self.readers_of_all.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn end_reading_all(&self) {
+        self.readers_of_all.fetch_sub(1, Ordering::Relaxed);
     }
 
     pub(super) fn end_polling(&self, segment: &Segment) {
