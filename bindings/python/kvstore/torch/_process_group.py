@@ -24,6 +24,7 @@ from ._rendezvous import Rendezvous
 
 NAME = "kv"
 _CPU = torch.device("cpu")
+_NO_TIME = timedelta(0)
 # A call of the store: its name and its arguments.
 _Call = tuple[Any, ...]
 # Tensors to be filled, and contiguous ones that the library fills in their place.
@@ -64,12 +65,12 @@ class KvWork(Work):
         self._future: Optional[torch.futures.Future[list[torch.Tensor]]] = None
         self._lock = threading.RLock()
 
-    def wait(self, timeout: timedelta = timedelta(0)) -> bool:
+    def wait(self, timeout: timedelta = _NO_TIME) -> bool:
         """Waits for the end, and raises what the call failed with.
 
         After a `timeout` of its own the call goes on; after that of the group it has failed.
         """
-        if timeout > timedelta(0):
+        if timeout > _NO_TIME:
             deadline = time.monotonic() + timeout.total_seconds()
             for ticket in self._tickets:
                 ticket.wait(max(0.0, deadline - time.monotonic()))
@@ -438,7 +439,7 @@ class KvProcessGroup(dist.ProcessGroup):
             name, *arguments = calls[0]
             getattr(self._store, name)(*arguments)
             work = KvWork(result, (), copies)
-            work.wait()
+            work._copy_back()
             return work
         while self._pending and self._pending[0].is_completed():
             self._pending.popleft()._copy_back()
@@ -452,7 +453,7 @@ class KvProcessGroup(dist.ProcessGroup):
     def _limit(self, opts: Any, calls: list[_Call]) -> Optional[Limit]:
         """The timeout of a call, unless the store's own comes first."""
         given = getattr(opts, "timeout", None)
-        timeout = given if given is not None and given > timedelta(0) else self._timeout
+        timeout = given if given is not None and given > _NO_TIME else self._timeout
         seconds = timeout.total_seconds()
         if seconds >= self._seconds_of_store or not calls:
             return None
@@ -538,26 +539,46 @@ def _refused(call: str) -> kvstore.KVStoreError:
 def _op(call: str, tensor: torch.Tensor, opts: Any) -> str:
     """The store's name of a reduction."""
     given = dist.ReduceOp.SUM if opts is None else opts.reduceOp
-    what = f"{NAME}: {call} of {tensor.dtype} by {_name_of(given)}"
-    ops = _OPS_OF_BOOL if tensor.dtype == torch.bool else _OPS
-    name = next((name for op, name in ops.items() if given == op), None)
+    name = _PERMITTED.get((tensor.dtype, getattr(given, "op", given)))
     if name is None:
-        raise kvstore.UnsupportedError(
-            f"{what} is not there: reduce by {', '.join(map(_name_of, ops))}, or gather the "
+        what = f"{NAME}: {call} of {tensor.dtype} by {_name_of(given)}"
+        raise kvstore.UnsupportedError(f"{what}{_obstacle(tensor.dtype, given)}")
+    return name
+
+
+def _ops_of(dtype: torch.dtype) -> dict[Any, str]:
+    return _OPS_OF_BOOL if dtype == torch.bool else _OPS
+
+
+def _obstacle(dtype: torch.dtype, op: Any) -> str:
+    """Why there is no such reduction; empty if there is."""
+    ops = _ops_of(dtype)
+    name = next((name for known, name in ops.items() if op == known), None)
+    if name is None:
+        return (
+            f" is not there: reduce by {', '.join(map(_name_of, ops))}, or gather the "
             f"tensors with all_gather and reduce them yourself"
         )
-    if tensor.is_complex():
-        if name in ("max", "min"):
-            raise kvstore.UnsupportedError(f"{what}: they have no order; reduce by SUM or AVG")
-    elif tensor.dtype not in SUMMED and tensor.dtype != torch.bool:
-        raise kvstore.UnsupportedError(f"{what} is not there: convert it to float16 or wider")
-    elif name == "mean" and not tensor.is_floating_point():
-        raise kvstore.UnsupportedError(f"{what}: integers have no mean; reduce by SUM and divide")
-    return name
+    if dtype.is_complex:
+        return ": they have no order; reduce by SUM or AVG" if name in ("max", "min") else ""
+    if dtype not in SUMMED and dtype != torch.bool:
+        return " is not there: convert it to float16 or wider"
+    if name == "mean" and not dtype.is_floating_point:
+        return ": integers have no mean; reduce by SUM and divide"
+    return ""
 
 
 def _name_of(op: Any) -> str:
     return str(getattr(op, "op", op)).rpartition(".")[2]
+
+
+# By dtype and operation: the store's name. Looked up for each call.
+_PERMITTED = {
+    (dtype, op): name
+    for dtype in (*SUMMED, torch.bool, torch.complex32, torch.complex64, torch.complex128)
+    for op, name in _ops_of(dtype).items()
+    if not _obstacle(dtype, op)
+}
 
 
 def _numbers(tensor: torch.Tensor) -> torch.Tensor:
