@@ -209,7 +209,7 @@ fn looks_like_a_path(path: &str, bases: &[&Path]) -> bool {
     let first = path.split('/').next().unwrap();
     path.contains('/')
         && path.split('/').all(is_part)
-        && !matches!(first, "build" | "target" | "lib" | "." | "..")
+        && !matches!(first, "build" | "dist" | "target" | "lib" | "." | "..")
         && !ELSEWHERE.contains(&path)
         && bases.iter().any(|base| base.join(first).is_dir())
 }
