@@ -40,8 +40,6 @@ pub(crate) struct Polling {
     guard: Option<PollerGuard<'static>>,
     /// Whether it waits for workers that make the same call.
     takes_turns: bool,
-    /// Whether it reads large pieces too.
-    reads_all: bool,
     of_thread: PhantomData<*const ()>,
 }
 
@@ -58,7 +56,6 @@ impl Polling {
             inbox: None,
             guard,
             takes_turns: false,
-            reads_all: false,
             of_thread: PhantomData,
         }
     }
@@ -68,8 +65,7 @@ impl Polling {
     /// pieces too: the threads of its rings have none of their own.
     pub(crate) fn taking_turns(mut self, others: usize) -> Self {
         self.takes_turns = self.guard.is_some() && self.rings.len() >= others.min(MOST_RINGS);
-        self.reads_all = self.takes_turns && processors() <= self.rings.len() + 1;
-        if self.reads_all {
+        if self.reads_all() {
             self.rings.iter().for_each(|(ring, _)| ring.begin_reading_all());
         }
         self
@@ -77,6 +73,10 @@ impl Polling {
 
     pub(crate) fn takes_turns(&self) -> bool {
         self.takes_turns
+    }
+
+    fn reads_all(&self) -> bool {
+        self.takes_turns && processors() <= self.rings.len() + 1
     }
 
     /// Begins to poll rings.
@@ -107,7 +107,7 @@ impl Polling {
 
     fn look(&self) {
         let Some(inbox) = &self.inbox else { return };
-        let most = if self.reads_all { usize::MAX } else { SMALL };
+        let most = if self.reads_all() { usize::MAX } else { SMALL };
         self.rings.iter().for_each(|(ring, segment)| ring.poll(segment, most, &**inbox));
     }
 }
@@ -117,7 +117,7 @@ impl Drop for Polling {
         if self.guard.is_some() {
             (0..LAST_LOOKS).for_each(|_| self.look());
             for (ring, segment) in &self.rings {
-                if self.reads_all {
+                if self.reads_all() {
                     ring.end_reading_all();
                 }
                 ring.end_polling(segment);

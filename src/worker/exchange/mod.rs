@@ -274,10 +274,7 @@ impl WorkerStore {
         (id, run): &(ExchangeId, Arc<ExchangeRun>),
         polling: Option<Polling>,
     ) -> Result<()> {
-        let expire = || {
-            let failure = Failure::new(Reason::Timeout, "it was interrupted");
-            driver.step(|machine, _| machine.give_up(*id, &failure));
-        };
+        let expire = || Arc::clone(driver).give_up(*id, "it was interrupted");
         run.outcome().wait(polling, expire).unwrap_or_else(|| Err(closed()))
     }
 
@@ -353,8 +350,7 @@ impl WorkerStore {
         let found: Vec<_> = driver.with_registry(|open| open.iter().filter_map(given_up).collect());
         for (id, run) in found {
             run.fail(why(run.name()));
-            let failure = Failure::new(Reason::Timeout, told);
-            driver.step(|machine, _| machine.give_up(id, &failure));
+            Arc::clone(&driver).give_up(id, told);
         }
     }
 }

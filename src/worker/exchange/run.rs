@@ -104,7 +104,6 @@ impl ExchangeRun {
         let reduced = self.layout.reduced.map_or(0, |part| part.out.len());
         let sends_result = !self.layout.result_receivers.is_empty();
         let is_lent = largest.max(if sends_result { reduced } else { 0 }) > COPIED;
-        self.result = sends_result.then_some(SentResult::Copied);
         let mut made: SmallVec<[(ByteSpan, Bytes); 4]> = SmallVec::new();
         let mut sends = Vec::with_capacity(self.layout.sends.len());
         for span in self.layout.sends.clone() {
@@ -121,12 +120,10 @@ impl ExchangeRun {
             made.push((span, bytes.clone()));
             sends.push(Some(bytes));
         }
-        if is_lent
-            && sends_result
-            && let Some(part) = self.layout.reduced
-        {
-            self.result = Some(SentResult::Lent(self.lend(part.out)));
-        }
+        self.result = match self.layout.reduced {
+            Some(part) if sends_result && is_lent => Some(SentResult::Lent(self.lend(part.out))),
+            _ => sends_result.then_some(SentResult::Copied),
+        };
         let lengths = |spans: &[ByteSpan]| spans.iter().map(|span| span.len() as u64).collect();
         let reduced = self.layout.reduced.map(|part| part.own.len() as u64);
         let CollectiveCall { head, dtype, .. } = &self.call;
@@ -157,12 +154,8 @@ impl ExchangeRun {
         is_lent: bool,
         blocks: &Arc<BlockPool>,
     ) -> Result<Bytes> {
-        if is_lent {
-            return Ok(self.lend(span));
-        }
         // SAFETY: the checks of the call have found the array.
-        let bytes = unsafe { std::slice::from_raw_parts(span.start(), span.len()) };
-        Ok(Bytes::of_block(blocks.join(&[bytes])?))
+        if is_lent { Ok(self.lend(span)) } else { unsafe { copy_of(span, blocks) } }
     }
 
     fn lend(&mut self, span: ByteSpan) -> Bytes {
@@ -271,12 +264,8 @@ impl ExchangeRun {
         let result = match &self.result {
             None => Ok(first.part(0, 0)),
             Some(SentResult::Lent(whole)) => Ok(whole.part(at, len as u64)),
-            Some(SentResult::Copied) => {
-                // SAFETY: written above, and read by no other thread yet.
-                let bytes =
-                    unsafe { std::slice::from_raw_parts(out.from(start, len).start(), len) };
-                home.blocks().join(&[bytes]).map(Bytes::of_block)
-            }
+            // SAFETY: written above, and by no other thread.
+            Some(SentResult::Copied) => unsafe { copy_of(out.from(start, len), home.blocks()) },
         };
         match result {
             Ok(result) => home.reduced(id, at, &result),
@@ -307,6 +296,16 @@ impl Receiver for ExchangeRun {
         let home = Arc::clone(&self.owner.home);
         home.settle(&self);
     }
+}
+
+/// A copy of an array.
+///
+/// # Safety
+/// The span may be read, and no thread writes it meanwhile.
+unsafe fn copy_of(span: ByteSpan, blocks: &Arc<BlockPool>) -> Result<Bytes> {
+    // SAFETY: the caller's promise.
+    let bytes = unsafe { std::slice::from_raw_parts(span.start(), span.len()) };
+    Ok(Bytes::of_block(blocks.join(&[bytes])?))
 }
 
 /// A plan by places in a group as one by ranks of the job.

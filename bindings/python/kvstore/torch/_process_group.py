@@ -539,10 +539,11 @@ def _refused(call: str) -> kvstore.KVStoreError:
 def _op(call: str, tensor: torch.Tensor, opts: Any) -> str:
     """The store's name of a reduction."""
     given = dist.ReduceOp.SUM if opts is None else opts.reduceOp
-    name = _PERMITTED.get((tensor.dtype, getattr(given, "op", given)))
+    op = getattr(given, "op", given)
+    name = _PERMITTED.get((tensor.dtype, op))
     if name is None:
-        what = f"{NAME}: {call} of {tensor.dtype} by {_name_of(given)}"
-        raise kvstore.UnsupportedError(f"{what}{_obstacle(tensor.dtype, given)}")
+        what = f"{NAME}: {call} of {tensor.dtype} by {_name_of(op)}"
+        raise kvstore.UnsupportedError(f"{what}{_obstacle(tensor.dtype, op)}")
     return name
 
 
@@ -553,7 +554,7 @@ def _ops_of(dtype: torch.dtype) -> dict[Any, str]:
 def _obstacle(dtype: torch.dtype, op: Any) -> str:
     """Why there is no such reduction; empty if there is."""
     ops = _ops_of(dtype)
-    name = next((name for known, name in ops.items() if op == known), None)
+    name = ops.get(op)
     if name is None:
         return (
             f" is not there: reduce by {', '.join(map(_name_of, ops))}, or gather the "
@@ -569,7 +570,7 @@ def _obstacle(dtype: torch.dtype, op: Any) -> str:
 
 
 def _name_of(op: Any) -> str:
-    return str(getattr(op, "op", op)).rpartition(".")[2]
+    return str(op).rpartition(".")[2]
 
 
 # By dtype and operation: the store's name. Looked up for each call.
