@@ -10,12 +10,15 @@ use crate::tensors::{DType, Keys};
 const SIZES: [usize; 3] = [1 << 10, 1 << 16, 1 << 22];
 const VALUES: [usize; 3] = [4, 5, 8];
 const ORDERS: [Setting; 2] = [Setting::Usual, Setting::Tree];
-const WORK: [(DType, Rule); 5] = [
+const WORK: [(DType, Rule); 8] = [
     (DType::F32, Rule::Assign),
     (DType::F32, Rule::Sgd),
     (DType::F32, Rule::Adam),
+    (DType::F32, Rule::Nag),
+    (DType::F32, Rule::Adamw),
     (DType::F16, Rule::Assign),
     (DType::Bf16, Rule::Sgd),
+    (DType::Bf16, Rule::Adamw),
 ];
 
 pub fn run(report: &mut Report, group: &'static str) -> io::Result<Vec<Measured>> {

@@ -22,9 +22,12 @@ pub enum Rule {
     Sgd,
     Momentum,
     Adam,
+    Nag,
+    Adamw,
 }
 
 impl Rule {
+    /// Those of the sweeps.
     pub const ALL: [Self; 5] = [Self::Assign, Self::Updater, Self::Sgd, Self::Momentum, Self::Adam];
 
     pub fn name(self) -> &'static str {
@@ -34,6 +37,8 @@ impl Rule {
             Self::Sgd => "sgd",
             Self::Momentum => "momentum",
             Self::Adam => "adam",
+            Self::Nag => "nag",
+            Self::Adamw => "adamw",
         }
     }
 
@@ -43,8 +48,8 @@ impl Rule {
         match self {
             Self::Assign => 1,
             Self::Updater | Self::Sgd => 2,
-            Self::Momentum => 4,
-            Self::Adam => 6,
+            Self::Momentum | Self::Nag => 4,
+            Self::Adam | Self::Adamw => 6,
         }
     }
 
@@ -52,8 +57,8 @@ impl Rule {
     pub fn kept(self) -> usize {
         match self {
             Self::Assign | Self::Sgd => 1,
-            Self::Updater | Self::Momentum => 2,
-            Self::Adam => 3,
+            Self::Updater | Self::Momentum | Self::Nag => 2,
+            Self::Adam | Self::Adamw => 3,
         }
     }
 
@@ -64,6 +69,8 @@ impl Rule {
             Self::Sgd => Some((c"sgd", c"learning_rate=0.001")),
             Self::Momentum => Some((c"sgd", c"learning_rate=0.001,momentum=0.9")),
             Self::Adam => Some((c"adam", c"learning_rate=0.001")),
+            Self::Nag => Some((c"nag", c"learning_rate=0.001,momentum=0.9")),
+            Self::Adamw => Some((c"adamw", c"learning_rate=0.001")),
         }
     }
 }

@@ -347,12 +347,12 @@ impl<F: Formula> Rule for F {
         }
         // SAFETY: the caller's promise.
         unsafe {
-            if !rule::has_loops::<F>(pass) {
-                rule::merge_summed(self, isa, pass, target);
-            } else if F::FUSED || !pass.dtype.is_half() {
+            if !F::FUSED && pass.dtype.is_half() {
+                widened::merge(self, isa, pass, target, !F::MEASURES);
+            } else if rule::has_loops(pass) {
                 isa.merge(*self, pass, target);
             } else {
-                widened::merge(self, isa, pass, target, !F::MEASURES);
+                rule::merge_summed(self, isa, pass, target);
             }
         }
     }

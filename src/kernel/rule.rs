@@ -121,12 +121,9 @@ pub(super) const fn is_kernel_name(name: &str) -> bool {
     valid
 }
 
-/// Whether [`merge`] makes the sum of a pass: trees have loops for fused formulas alone, as those of all others
-/// take 0.5 MB, and divided sums have none.
-pub(super) fn has_loops<F: Formula>(pass: &Pass<'_>) -> bool {
-    let inputs = pass.inputs.len();
-    let has_tree = F::FUSED && pass.dtype != DType::F64 && pass.order.is_in_registers(inputs);
-    pass.divisor.is_none() && (pass.order.is_linear(inputs) || has_tree)
+/// Whether [`merge`] makes the sum of a pass.
+pub(super) fn has_loops(pass: &Pass<'_>) -> bool {
+    pass.divisor.is_none() && pass.order.is_in_registers(pass.inputs.len())
 }
 
 /// See [`Rule::merge`].
@@ -135,33 +132,23 @@ pub(super) fn has_loops<F: Formula>(pass: &Pass<'_>) -> bool {
 /// As there; the instruction set of the build is there, and [`has_loops`].
 #[inline(always)]
 pub(super) unsafe fn merge<B: Build, F: Formula>(formula: F, pass: &Pass<'_>, target: &RuleTarget) {
-    // SAFETY: the caller's promise.
-    unsafe {
-        if pass.order.is_linear(pass.inputs.len()) || pass.dtype.is_half() {
-            by_dtype::<B, F>(formula, pass, target);
-        } else if F::FUSED {
-            by_numbers::<B, B::F32, TreeOfFew, F>(formula, TreeOfFew, pass, target);
-        }
-    }
-}
-
-#[inline(always)]
-unsafe fn by_dtype<B: Build, F: Formula>(formula: F, pass: &Pass<'_>, target: &RuleTarget) {
-    let none = &mut Unobserved;
+    let by_tree = !pass.order.is_linear(pass.inputs.len());
+    let (either, none) = (EitherOfFew { by_tree }, &mut Unobserved);
     // SAFETY: the caller's promise.
     unsafe {
         match pass.dtype {
+            DType::F32 if B::INSTANCES && F::FUSED && by_tree => {
+                by_numbers::<B, B::F32, TreeOfFew, F>(formula, TreeOfFew, pass, target);
+            }
             DType::F32 if B::INSTANCES && F::FUSED => {
-                by_numbers::<B, B::F32, _, F>(formula, LeftToRight, pass, target);
+                by_numbers::<B, B::F32, LeftToRight, F>(formula, LeftToRight, pass, target);
             }
             DType::F32 => {
-                any::<B, B::F32Line, Rounded, _, F, _>(formula, LeftToRight, pass, target, none);
+                any::<B, B::F32Line, Rounded, _, F, _>(formula, either, pass, target, none);
             }
-            DType::F64 => {
-                any::<B, B::F64, Rounded, _, F, _>(formula, LeftToRight, pass, target, none);
-            }
-            DType::F16 if F::FUSED => by_value::<B, B::F16, F>(formula, pass, target),
-            DType::BF16 if F::FUSED => by_value::<B, B::Bf16, F>(formula, pass, target),
+            DType::F64 => any::<B, B::F64, Rounded, _, F, _>(formula, either, pass, target, none),
+            DType::F16 if F::FUSED => by_value::<B, B::F16, F>(formula, either, pass, target),
+            DType::BF16 if F::FUSED => by_value::<B, B::Bf16, F>(formula, either, pass, target),
             // Never: only floats have rules, and halves are widened for those without instances.
             _ => {}
         }
@@ -180,6 +167,7 @@ unsafe fn by_numbers<B: Build, D: FloatFamily, A: Adding, F: Formula>(
     // SAFETY: the caller's promise.
     unsafe {
         match (pass.inputs.len(), pass.outs.len()) {
+            (1, _) if A::LEAST > 1 => {}
             (1, 0) => instance::<B, D, A, F, _, 1, 0>(formula, adding, pass, target, none),
             (1, 1) => instance::<B, D, A, F, _, 1, 1>(formula, adding, pass, target, none),
             (1, 4) => instance::<B, D, A, F, _, 1, 4>(formula, adding, pass, target, none),
@@ -285,11 +273,11 @@ unsafe fn any<
 #[inline(always)]
 unsafe fn by_value<B: Build, D: FloatFamily, F: Formula>(
     formula: F,
+    adding: EitherOfFew,
     pass: &Pass<'_>,
     target: &RuleTarget,
 ) {
-    let (by_tree, none) = (!pass.order.is_linear(pass.inputs.len()), &mut Unobserved);
-    let adding = EitherOfFew { by_tree };
+    let none = &mut Unobserved;
     // SAFETY: the caller's promise.
     unsafe {
         if target.master {

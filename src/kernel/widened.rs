@@ -3,16 +3,17 @@
 
 use std::mem::MaybeUninit;
 
+use smallvec::SmallVec;
+
 use super::rule::{Rule, RuleTarget};
 use super::sum::{Pass, SumOrder, Traffic};
 use super::{Isa, TILE};
 use crate::tensor::DType;
 
-/// Room for a tile of the sum and of the value as f32, and for an input; written before it is read.
+/// Room for a tile of the sum and of the value as f32, and of the rounded sum; written before it is read.
 struct Tile {
     sum: [MaybeUninit<f32>; TILE],
     value: [MaybeUninit<f32>; TILE],
-    input: [MaybeUninit<f32>; TILE],
     rounded: [MaybeUninit<u16>; TILE],
 }
 
@@ -29,7 +30,7 @@ pub(super) unsafe fn merge(
 ) {
     let wide = [MaybeUninit::uninit(); TILE];
     let rounded = [MaybeUninit::uninit(); TILE];
-    let mut tile = Tile { sum: wide, value: wide, input: wide, rounded };
+    let mut tile = Tile { sum: wide, value: wide, rounded };
     let narrow = pass.dtype.size();
     for start in (0..pass.count).step_by(TILE) {
         let count = TILE.min(pass.count - start);
@@ -63,21 +64,20 @@ impl Tile {
     /// # Safety
     /// `count` elements from `start` on are there, and in the tile.
     unsafe fn add_up(&mut self, isa: Isa, pass: &Pass<'_>, start: usize, count: usize) {
-        let (sum, input) = (self.sum.as_mut_ptr().cast::<u8>(), self.input.as_mut_ptr().cast());
+        let sum = self.sum.as_mut_ptr().cast::<u8>();
         let offset = start * pass.dtype.size();
+        let inputs: SmallVec<[*const u8; 16]> =
+            pass.inputs.iter().map(|input| input.wrapping_add(offset)).collect();
         // SAFETY: the caller's promise.
         unsafe {
-            isa.convert((DType::F32, sum), (pass.dtype, pass.inputs[0].add(offset)), count);
-            if pass.inputs.len() == 1 {
-                return;
+            let mut narrow = inputs[0];
+            if inputs.len() > 1 {
+                let rounded = self.rounded.as_mut_ptr().cast::<u8>();
+                let outs = &[rounded][..];
+                isa.sum(&Pass { outs, inputs: &inputs, count, traffic: Traffic::Cached, ..*pass });
+                narrow = rounded;
             }
-            for from in &pass.inputs[1..] {
-                isa.convert((DType::F32, input), (pass.dtype, from.add(offset)), count);
-                isa.sum(&plain(DType::F32, &[sum.cast_const(), input.cast_const()], &[sum], count));
-            }
-            let rounded = self.rounded.as_mut_ptr().cast::<u8>();
-            isa.convert((pass.dtype, rounded), (DType::F32, sum.cast_const()), count);
-            isa.convert((DType::F32, sum), (pass.dtype, rounded.cast_const()), count);
+            isa.convert((DType::F32, sum), (pass.dtype, narrow), count);
         }
     }
 

@@ -60,6 +60,7 @@ floats!(f16, bf16, f32, f64);
 /// # Safety
 /// Every input and `out` is an array of `count` aligned elements; `out` may be exactly an input, and overlaps
 /// nothing else; there is at least one input.
+#[inline(never)]
 pub(crate) unsafe fn extreme(
     which: Extreme,
     dtype: DType,

@@ -58,6 +58,9 @@ pub(in crate::kernel) trait Adding: Copy {
     /// Whether instances for the usual numbers of inputs pay.
     const INSTANCES: bool;
 
+    /// Minimum inputs.
+    const LEAST: usize = 1;
+
     /// The sum of the inputs' elements from a byte on.
     ///
     /// # Safety
@@ -101,19 +104,25 @@ impl Adding for LeftToRight {
 
 impl Adding for TreeOfFew {
     const INSTANCES: bool = true;
+    const LEAST: usize = MOST_LINEAR + 1;
 
     #[inline(always)]
     unsafe fn add_up<L: Lanes>(self, inputs: &[*const u8], at: usize) -> L::Register {
-        debug_assert!(inputs.len() <= MOST_FEW, "more inputs have a list of joins");
+        debug_assert!(
+            (Self::LEAST..=MOST_FEW).contains(&inputs.len()),
+            "others are added otherwise"
+        );
         // SAFETY: the caller's promise.
         unsafe {
-            match inputs {
-                &[a, b, c, d, ref rest @ ..] if !rest.is_empty() => {
-                    let left = up_to_four::<L>(&[a, b, c, d], at);
-                    L::add(left, up_to_four::<L>(rest, at))
+            let mut sum = L::add(pair::<L>(inputs, 0, at), pair::<L>(inputs, 2, at));
+            if inputs.len() > 4 {
+                let mut right = pair::<L>(inputs, 4, at);
+                if inputs.len() > 6 {
+                    right = L::add(right, pair::<L>(inputs, 6, at));
                 }
-                _ => up_to_four::<L>(inputs, at),
+                sum = L::add(sum, right);
             }
+            sum
         }
     }
 }
@@ -125,43 +134,27 @@ impl Adding for EitherOfFew {
     unsafe fn add_up<L: Lanes>(self, inputs: &[*const u8], at: usize) -> L::Register {
         // SAFETY: the caller's promise.
         unsafe {
-            if !self.by_tree {
-                return LeftToRight.add_up::<L>(inputs, at);
+            if self.by_tree {
+                TreeOfFew.add_up::<L>(inputs, at)
+            } else {
+                LeftToRight.add_up::<L>(inputs, at)
             }
-            debug_assert!(inputs.len() <= MOST_FEW, "more inputs have a list of joins");
-            // In loops: a fifth of the code of `TreeOfFew`, where they would take up to a quarter more time.
-            let join = |left: Option<_>, right| left.map_or(right, |left| L::add(left, right));
-            let mut sum = None;
-            for half in inputs.chunks(MOST_FEW / 2) {
-                let mut four = None;
-                for pair in half.chunks(2) {
-                    let mut two = L::load(pair[0].add(at));
-                    if let Some(second) = pair.get(1) {
-                        two = L::add(two, L::load(second.add(at)));
-                    }
-                    four = Some(join(four, two));
-                }
-                sum = four.map(|four| join(sum, four));
-            }
-            sum.unwrap_or_else(|| L::load(inputs[0].add(at)))
         }
     }
 }
 
-/// The tree over one to four inputs.
+/// The input at a place, and the next one, if there is one.
 ///
 /// # Safety
-/// As [`Adding::add_up`].
+/// As [`Adding::add_up`]; the input is there.
 #[inline(always)]
-unsafe fn up_to_four<L: Lanes>(inputs: &[*const u8], at: usize) -> L::Register {
+unsafe fn pair<L: Lanes>(inputs: &[*const u8], place: usize, at: usize) -> L::Register {
     // SAFETY: the caller's promise.
     unsafe {
-        let two = |a: *const u8, b: *const u8| L::add(L::load(a.add(at)), L::load(b.add(at)));
-        match *inputs {
-            [a, b, c, d] => L::add(two(a, b), two(c, d)),
-            [a, b, c] => L::add(two(a, b), L::load(c.add(at))),
-            [a, b] => two(a, b),
-            _ => L::load(inputs[0].add(at)),
+        let first = L::load(inputs[place].add(at));
+        match inputs.get(place + 1) {
+            Some(second) => L::add(first, L::load(second.add(at))),
+            None => first,
         }
     }
 }
