@@ -50,7 +50,12 @@ pub fn combine(first: u64, second: u64, len: u64) -> u64 {
     let (mut shifted, mut rest) = (first, len);
     // Most parts end at a power of two: few bits are set.
     while rest != 0 && shifted != 0 {
-        shifted = product(shifted, SHIFTS[rest.trailing_zeros() as usize]);
+        let shift = SHIFTS[rest.trailing_zeros() as usize];
+        #[cfg(target_arch = "x86_64")]
+        let made = crate::folding64::product(shifted, shift);
+        #[cfg(not(target_arch = "x86_64"))]
+        let made = None;
+        shifted = made.unwrap_or_else(|| product(shifted, shift));
         rest &= rest - 1;
     }
     shifted ^ second
@@ -58,7 +63,7 @@ pub fn combine(first: u64, second: u64, len: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::{append, combine, crc64};
+    use super::{append, combine, crc64, product};
     use crate::tables64::{POLYNOMIAL, by_tables};
 
     /// Bit by bit, as the definition.
@@ -90,6 +95,17 @@ mod tests {
             assert_eq!(append(crc64(first), rest), expected, "{len} bytes in two parts");
             let combined = combine(crc64(first), crc64(rest), rest.len() as u64);
             assert_eq!(combined, expected, "{len} bytes combined");
+        }
+    }
+
+    #[test]
+    #[cfg(target_arch = "x86_64")]
+    fn products_by_instructions_are_those_bit_by_bit() {
+        let factors = [0, 1, 1 << 63, !0, crc64(b"one"), crc64(b"another"), POLYNOMIAL];
+        for (left, right) in factors.into_iter().flat_map(|left| factors.map(|right| (left, right)))
+        {
+            let made = crate::folding64::product(left, right);
+            assert!(made.is_none_or(|made| made == product(left, right)), "{left:x} x {right:x}");
         }
     }
 

@@ -8,15 +8,16 @@ use std::arch::x86_64::{
 };
 
 use crate::folding::{self, STEP as WIDE_STEP, one_further};
-use crate::tables64::{POLYNOMIAL, power, times_x};
+use crate::tables64::{POLYNOMIAL, over_x, power, times_x};
 
 /// Bytes of a lane, and of one step.
 const LANE: usize = 16;
 const STEP: usize = 4 * LANE;
 
-/// Minimum bytes: shorter inputs are faster by tables, or with narrow registers.
+/// Minimum bytes of narrow registers, of wide ones, and of narrow ones behind zeros.
 const LEAST: usize = 2 * STEP;
 const LEAST_WIDE: usize = 2 * WIDE_STEP;
+const LEAST_SHORT: usize = STEP / 2;
 
 /// Factors of both halves of a lane that shift them by this many bytes. The powers are one less, because a
 /// product of reversed factors is one place too far.
@@ -46,20 +47,52 @@ const fn quotient() -> u64 {
     quotient
 }
 
-/// Appends all whole steps to the digest; gives it, and the remaining bytes.
-pub(super) fn append(sum: u64, bytes: &[u8]) -> (u64, &[u8]) {
-    let narrow = is_x86_feature_detected!("pclmulqdq") && is_x86_feature_detected!("sse4.1");
-    if bytes.len() < LEAST || !narrow {
+/// Appends to the digest what the instructions take: all bytes, or all but a few; gives it, and the others.
+pub(super) fn append(mut sum: u64, mut bytes: &[u8]) -> (u64, &[u8]) {
+    if !is_there() {
         return (sum, bytes);
     }
     if bytes.len() >= LEAST_WIDE && folding::is_there() {
         let (steps, rest) = bytes.as_chunks::<WIDE_STEP>();
         // SAFETY: the processor has the instructions, as checked above.
-        return (unsafe { fold_wide(sum, steps) }, rest);
+        (sum, bytes) = (unsafe { fold_wide(sum, steps) }, rest);
     }
-    let (steps, rest) = bytes.as_chunks::<STEP>();
-    // SAFETY: the processor has the instructions, as checked above.
-    (unsafe { fold(sum, steps) }, rest)
+    if bytes.len() >= LEAST {
+        let (steps, rest) = bytes.as_chunks::<STEP>();
+        // SAFETY: as above.
+        (sum, bytes) = (unsafe { fold(sum, steps) }, rest);
+    }
+    if bytes.len() >= LEAST_SHORT {
+        // SAFETY: as above.
+        (sum, bytes) = (unsafe { short(sum, bytes) }, &[]);
+    }
+    (sum, bytes)
+}
+
+/// Whether the processor has the instructions for 16 bytes a register.
+fn is_there() -> bool {
+    is_x86_feature_detected!("pclmulqdq") && is_x86_feature_detected!("sse4.1")
+}
+
+/// Behind zeros, which change no sum.
+#[target_feature(enable = "pclmulqdq,sse4.1")]
+fn short(sum: u64, bytes: &[u8]) -> u64 {
+    let mut room = [[0; STEP]; LEAST / STEP];
+    let Some((_, place)) = room.as_flattened_mut().split_at_mut_checked(LEAST - bytes.len()) else {
+        return sum;
+    };
+    place.copy_from_slice(bytes);
+    if let Some(first) = place.first_chunk_mut() {
+        *first = (u64::from_le_bytes(*first) ^ !sum).to_le_bytes();
+    }
+    let [first, last] = room;
+    let mut all = load(&last);
+    if bytes.len() > STEP {
+        for (last, first) in all.iter_mut().zip(load(&first)) {
+            *last = one_further(first, BY_STEP, *last);
+        }
+    }
+    end(all)
 }
 
 #[target_feature(enable = "pclmulqdq,sse4.1")]
@@ -95,13 +128,31 @@ pub(crate) fn end([mut last, rest @ ..]: [__m128i; 4]) -> u64 {
     }
     // The first half moves behind the second: its product and the second half are the rest to divide.
     let shifted = _mm_clmulepi64_si128::<0x00>(last, _mm_cvtsi64_si128(BY_LANE.1));
-    let rest = _mm_xor_si128(shifted, _mm_srli_si128::<8>(last));
+    !remainder(_mm_xor_si128(shifted, _mm_srli_si128::<8>(last)))
+}
+
+/// The product of two polynomials, modulo the polynomial; None without the instructions.
+pub(super) fn product(left: u64, right: u64) -> Option<u64> {
+    // SAFETY: the processor has the instructions.
+    is_there().then(|| unsafe { product_by_instructions(left, right) })
+}
+
+#[target_feature(enable = "pclmulqdq,sse4.1")]
+pub(crate) fn product_by_instructions(left: u64, right: u64) -> u64 {
+    // A product of reversed factors is one place too far.
+    let [left, right] = [over_x(left), right].map(|factor| _mm_cvtsi64_si128(factor.cast_signed()));
+    remainder(_mm_clmulepi64_si128::<0x00>(left, right))
+}
+
+/// What is left of 128 bits modulo the polynomial.
+#[target_feature(enable = "pclmulqdq,sse4.1")]
+fn remainder(rest: __m128i) -> u64 {
     // Barrett's division: a table of 16 KiB would leave the cache between the digests of two values.
     let divisor = _mm_set_epi64x(QUOTIENT.cast_signed(), (POLYNOMIAL << 1 | 1).cast_signed());
     let quotient = _mm_clmulepi64_si128::<0x10>(rest, divisor);
     let product = _mm_clmulepi64_si128::<0x00>(quotient, divisor);
     let product = _mm_xor_si128(product, _mm_slli_si128::<8>(quotient));
-    !_mm_extract_epi64::<1>(_mm_xor_si128(rest, product)).cast_unsigned()
+    _mm_extract_epi64::<1>(_mm_xor_si128(rest, product)).cast_unsigned()
 }
 
 #[target_feature(enable = "sse4.1")]

@@ -5,7 +5,7 @@ use std::arch::x86_64::{__m512i, _mm_cvtsi64_si128, _mm512_setzero_si512, _mm512
 
 use crate::crc64::product;
 use crate::folding::{self, further, lanes_of, pair};
-use crate::folding64::{BY_STEP as BY_WIDE, end, factors};
+use crate::folding64::{BY_STEP as BY_WIDE, end, factors, product_by_instructions};
 use crate::tables64::over_x;
 
 /// Bytes of two registers.
@@ -45,9 +45,9 @@ impl RegisterFold {
     /// [`RegisterFold::is_available`].
     #[must_use]
     #[inline]
-    #[target_feature(enable = "avx512f")]
+    #[target_feature(enable = "avx512f,pclmulqdq,sse4.1")]
     pub fn new(sum: u64) -> Self {
-        let start = if sum == 0 { EMPTY } else { product(!sum, BEFORE) };
+        let start = if sum == 0 { EMPTY } else { product_by_instructions(!sum, BEFORE) };
         let first = _mm512_zextsi128_si512(_mm_cvtsi64_si128(start.cast_signed()));
         Self { two: [first, _mm512_setzero_si512()] }
     }
