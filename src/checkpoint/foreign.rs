@@ -70,7 +70,7 @@ impl ForeignTensors {
             return Err(fail!(Corrupt, "it is an index without tensors"));
         }
         // In the order of their bytes.
-        all.tensors.sort_by_key(|(file, entry)| (*file, entry.place.start));
+        all.tensors.sort_unstable_by_key(|(file, entry)| (*file, entry.place.start));
         Ok(all)
     }
 

@@ -179,7 +179,7 @@ impl FileHeader {
         if is_ours || raw.entries.is_empty() {
             return Ok(None);
         }
-        raw.entries.sort_by_key(|(_, entry)| entry.data_offsets);
+        raw.entries.sort_unstable_by_key(|(_, entry)| entry.data_offsets);
         let mut header = Self { texts: BTreeMap::new(), entries: Vec::new() };
         for (name, entry) in raw.entries {
             if OTHER_DTYPES.contains(&&*entry.dtype) {

@@ -168,7 +168,7 @@ mod tests {
     fn names(folder: &Path) -> Vec<OsString> {
         let mut names: Vec<_> =
             fs::read_dir(folder).unwrap().map(|it| it.unwrap().file_name()).collect();
-        names.sort();
+        names.sort_unstable();
         names
     }
 

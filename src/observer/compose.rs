@@ -35,7 +35,7 @@ pub(crate) fn view(root: &str, seen: &JobView, before: &mut PreviousReports) -> 
     };
     let mut sights: Vec<&MemberReport> = std::iter::once(&scheduler).chain(&seen.sights).collect();
     // By name: the scheduler, servers, workers.
-    sights.sort_by_key(|sight| (sight.peer.role.name(), sight.peer.rank));
+    sights.sort_unstable_by_key(|sight| (sight.peer.role.name(), sight.peer.rank));
     let view = View {
         root: root.into(),
         clock_ms: seen.clock / MS,

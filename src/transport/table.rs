@@ -244,7 +244,7 @@ impl PeerPaths {
         let mut others: Vec<_> = refused.map(|(row, why)| (*row, why.clone())).collect();
         let pending = self.paths.iter().filter(|path| preferred(path.row));
         others.extend(pending.map(|path| (path.row, "the peer has not accepted it".into())));
-        others.sort();
+        others.sort_unstable();
         let others = others.into_iter().map(|(row, why)| (name(row), why)).collect();
         let choice = PeerChoice { transport: name(used), others };
         self.transports.choose(&self.to, choice);

@@ -14,7 +14,7 @@ pub(crate) fn statistics(budget: &MemoryBudget) -> String {
     let mut devices = if Driver::is_in_use() { Device::in_use() } else { Vec::new() };
     let pinned = if devices.is_empty() { 0 } else { PINNED.get() };
     let _ = write!(out, ",\"pinned_bytes\":{pinned},\"devices\":[");
-    devices.sort_by_key(|device| device.ordinal);
+    devices.sort_unstable_by_key(|device| device.ordinal);
     for (index, device) in devices.into_iter().enumerate() {
         let (comma, number) = (if index > 0 { "," } else { "" }, device.ordinal);
         let held = budget.held_on(number);

@@ -143,7 +143,7 @@ impl StepDigester {
     pub(crate) fn finish(&self, slot: &Slot) -> Option<StepDigests> {
         let mut runs = self.runs.lock();
         if runs.len() > 1 {
-            runs.sort_by_key(|run| run.range.start);
+            runs.sort_unstable_by_key(|run| run.range.start);
             let whole = runs.drain(..).reduce(|first, next| first.then(&next, slot.dtype));
             runs.extend(whole);
         }

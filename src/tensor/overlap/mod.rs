@@ -241,7 +241,7 @@ impl Overlaps {
             _ => None,
         });
         let mut figures: Vec<Figure> = figures.collect();
-        figures.sort_by_key(|figure| figure.rows.stride);
+        figures.sort_unstable_by_key(|figure| (figure.rows.stride, figure.index));
         for plane in figures.chunk_by(|a, b| a.rows.stride == b.rows.stride) {
             if let Some((one, other)) = plane::find_clash(plane, watch)? {
                 return Err(stop(&self.items[one], &self.items[other]));

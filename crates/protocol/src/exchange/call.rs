@@ -143,7 +143,7 @@ impl<D: Data> ExchangeCall<D> {
             return None;
         }
         let mut pieces = self.waiting.remove(&at)?;
-        pieces.sort_by_key(|(rank, _)| *rank);
+        pieces.sort_unstable_by_key(|(rank, _)| *rank);
         Some(pieces)
     }
 

@@ -96,7 +96,7 @@ impl Field for Option<Terms> {
             return Some(None);
         }
         let fits = |(name, value): &(String, String)| name.len().max(value.len()) <= MOST_BYTES;
-        pairs.sort();
+        pairs.sort_unstable();
         let is_unique = pairs.is_sorted_by(|(one, _), (next, _)| one < next);
         if pairs.len() > MOST_NAMES || !is_unique || !pairs.iter().all(fits) {
             return None;

@@ -56,7 +56,7 @@ impl<D: Data> Scheduler<D> {
                     cause: String::new(),
                     exchange: ExchangeAddress::clone(&hello.exchange),
                 });
-                self.book.members.sort_by_key(|member| member.peer);
+                self.book.members.sort_unstable_by_key(|member| member.peer);
                 self.book.check();
                 self.progress.insert(peer, MemberProgress::default());
                 self.went.remove(&peer);
