@@ -59,7 +59,7 @@ fn plain<'a>(dtype: DType, inputs: &'a [*const u8], outs: &'a [*mut u8], count: 
 }
 
 impl Tile {
-    /// Adds a part of the inputs up, rounded once to the pass's dtype.
+    /// Adds a part of the inputs up, divided and rounded once to the pass's dtype.
     ///
     /// # Safety
     /// `count` elements from `start` on are there, and in the tile.
@@ -71,7 +71,7 @@ impl Tile {
         // SAFETY: the caller's promise.
         unsafe {
             let mut narrow = inputs[0];
-            if inputs.len() > 1 {
+            if inputs.len() > 1 || pass.divisor.is_some() {
                 let rounded = self.rounded.as_mut_ptr().cast::<u8>();
                 let outs = &[rounded][..];
                 isa.sum(&Pass { outs, inputs: &inputs, count, traffic: Traffic::Cached, ..*pass });

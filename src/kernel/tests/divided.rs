@@ -4,7 +4,7 @@ use half::{bf16, f16};
 
 use super::rule::{Case, Sample, Stored, Wide};
 use super::{Ordered, Out, Random, TRAFFICS, is_small, isas};
-use crate::kernel::{Pass, Rule as _, RuleTarget, SumOrder};
+use crate::kernel::{Pass, Rule, RuleTarget, SumOrder};
 
 /// A float that a divisor is rounded to.
 trait Quotient: Wide + std::ops::Div<Output = Self> {
@@ -49,7 +49,9 @@ fn check<T: Stored<Wide: Quotient>>(random: &mut Random) {
                 let divisor = random.pick(&DIVISORS);
                 let expected = quotients(&ordered, &case.inputs, count, divisor);
                 ordered.with(|order| check_sum(&case, order, divisor, &expected, index));
-                ordered.with(|order| check_rule(&case, order, divisor, &expected));
+                for rule in [&Sample::<true> as &dyn Rule, &Sample::<false>] {
+                    ordered.with(|order| check_rule(rule, &case, order, divisor, &expected));
+                }
             }
         }
     }
@@ -80,7 +82,13 @@ fn check_sum<T: Stored>(
 }
 
 /// A rule gets the quotient as it would a value that is pushed alone.
-fn check_rule<T: Stored>(case: &Case<T>, order: SumOrder<'_>, divisor: f64, quotients: &[T]) {
+fn check_rule<T: Stored>(
+    rule: &dyn Rule,
+    case: &Case<T>,
+    order: SumOrder<'_>,
+    divisor: f64,
+    quotients: &[T],
+) {
     let alone = [quotients.to_vec()];
     for isa in isas() {
         let merged = |inputs: &[Vec<T>], order, divisor| {
@@ -94,7 +102,7 @@ fn check_rule<T: Stored>(case: &Case<T>, order: SumOrder<'_>, divisor: f64, quot
             let states_at = states.each_mut().map(|it| it.as_mut_ptr().cast());
             let target = RuleTarget::new(value.as_mut_ptr().cast(), false, states_at);
             // SAFETY: all arrays have `count` elements and are apart.
-            unsafe { Sample::<true>.merge(isa, &pass, &target) };
+            unsafe { rule.merge(isa, &pass, &target) };
             let bits = |all: &[T]| {
                 all.iter().map(|it| if it.is_nan() { u64::MAX } else { it.bits() }).collect()
             };
