@@ -11,7 +11,7 @@ import sys
 from ctypes import addressof, c_int64
 from typing import TYPE_CHECKING, Any, Callable, Optional
 
-from ._dtypes import dtype_of, is_extension, number_of
+from ._dtypes import dtype_of, is_extension, number_of, of_a_byte
 from ._errors import InvalidArgumentError, KVStoreError, error_for
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "as_array",
+    "bytes_of",
     "counter_of_changes",
     "cuda_interface_of",
     "current_stream",
@@ -84,6 +85,15 @@ def refuse_sparse(array: Any) -> None:
             f"a sparse {type(array).__name__} is no plain array: push its rows with "
             f"push_rows(key, row_ids, rows), or pass it as a dense one"
         )
+
+
+def bytes_of(tensor: Any) -> Optional[tuple[Any, tuple[int, int]]]:
+    """A tensor of PyTorch as one of bytes, with DLPack's code and bits of its dtype.
+
+    None if that has more than a byte. Older releases export neither bool nor the types of float8.
+    """
+    number = of_a_byte(str(tensor.dtype).rpartition(".")[2])
+    return number and (tensor.detach().view(sys.modules["torch"].uint8), number)
 
 
 def wait_for_mxnet(array: Any) -> bool:
@@ -254,8 +264,11 @@ def _count_changes(tensors: list[Any]) -> None:
         # Tensors of inference have no counter.
         if not tensor.is_inference():
             # Detached it is no part of a gradient, and has the same version counter. A change in
-            # place counts, also of a view without elements.
-            tensor.detach().unsqueeze(0)[:0].zero_()
+            # place counts, also of a view without elements. Older releases cannot fill float8.
+            changed = tensor.detach()
+            if tensor.element_size() == 1:
+                changed = changed.view(sys.modules["torch"].uint8)
+            changed.unsqueeze(0)[:0].zero_()
 
 
 class _Memory:

@@ -43,13 +43,16 @@ library: Any = SimpleNamespace(
 )
 
 
-def can_call() -> bool:
+def can_call(
+    thread: _Thread = thread, is_between_calls: Callable[[], bool] = _native.is_between_calls
+) -> bool:
     """Whether a finalizer, which the garbage collector may run anywhere, may call the library here.
 
     Not inside a callback: neither on a thread that is making a call, nor on one of the library's
-    own, which are among those that have made none.
+    own, which are among those that have made none. A finalizer may run when the interpreter has
+    cleared the modules: what this needs are its own defaults.
     """
-    return thread.depth == 0 and _native.is_between_calls()
+    return thread.depth == 0 and is_between_calls()
 
 
 def failure_of(status: int) -> BaseException:

@@ -41,6 +41,8 @@ _NAMES = {
     _number(6, 8): "bool",
     **_EXTENSIONS,
 }
+# Code and bits of those of one byte, by name.
+_OF_BYTES = {name: (number & 0xFF, 8) for number, name in _NAMES.items() if number >> 8 & 0xFF == 8}
 # Dtypes of numpy that have been met.
 _numbers: dict[np.dtype[Any], int] = {}
 
@@ -67,6 +69,11 @@ def _find_number(dtype: np.dtype[Any]) -> int:
 def name_of(number: int) -> str:
     """The name of a dtype that the library stores."""
     return _NAMES[number]
+
+
+def of_a_byte(name: str) -> Optional[tuple[int, int]]:
+    """DLPack's code and bits of a dtype that has one byte; none for other names."""
+    return _OF_BYTES.get(name)
 
 
 def is_extension(number: int) -> bool:

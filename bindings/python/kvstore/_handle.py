@@ -97,6 +97,8 @@ class Handle(_native.Handle, Unique):
 
     def end_loan(self, ticket: int, loan: object) -> None:
         """Cancels an operation whose ticket is gone; keeps its arrays for as long as it needs."""
+        if self.has_ended and not self._given_up:
+            return
         if can_call():
             self._end_loan(ticket, loan)
         else:

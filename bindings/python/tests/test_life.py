@@ -437,6 +437,20 @@ ticket.wait(30)
     assert (result.returncode, result.stdout, result.stderr) == (0, "interrupted\n" * 3, "")
 
 
+def test_finalizers_need_no_module(kv, monkeypatch):
+    """An interpreter that ends clears modules in an order of its own."""
+    kv.init(1, np.zeros(10))
+    ticket, bound = kv.pull_async(1, out=np.zeros(10)), kv.bind([1], [np.ones(10)])
+    ticket.wait()
+    failures = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda failure: failures.append(failure.exc_value))
+    with monkeypatch.context() as cleared:
+        cleared.setattr(kvstore._call, "thread", None)
+        cleared.setattr(kvstore._call._native, "is_between_calls", None)
+        del ticket, bound
+    assert failures == []
+
+
 def test_logger(caplog):
     logger = logging.getLogger("test of kvstore")
     try:

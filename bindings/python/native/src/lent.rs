@@ -15,7 +15,7 @@ use pyo3::types::{PyDict, PyList};
 
 use crate::dlpack::{self, Described, MAJOR, Owned, Table};
 use crate::kinds::{Kind, Way};
-use crate::library::Tensor;
+use crate::library::{Dtype, Tensor};
 use crate::numpy;
 use crate::python::{invalid, rare};
 use crate::store::Handle;
@@ -201,7 +201,7 @@ impl Lent {
         let described = described.unwrap_or_else(|| self.own(&array, kind, role));
         let described = described.or_else(|error| {
             rare(intern!(array.py(), "refuse_sparse"), (&array,))?;
-            Err(error)
+            self.own_bytes(&array, kind, role, error)
         })?;
         if role != Role::Value && (described.is_read_only || kind.is_immutable) {
             return Err(read_only(&array)?);
@@ -267,6 +267,25 @@ impl Lent {
             })?;
         let described = dlpack::read(&capsule, array)?;
         self.0.kept.push(capsule.unbind());
+        Ok(described)
+    }
+
+    /// Describes the bytes of a tensor whose dtype its release of PyTorch does not export; `error` says so.
+    fn own_bytes(
+        &mut self,
+        array: &Bound<'_, PyAny>,
+        kind: Kind,
+        role: Role,
+        error: PyErr,
+    ) -> PyResult<Described> {
+        if !kind.is_torch() {
+            return Err(error);
+        }
+        let found = rare(intern!(array.py(), "bytes_of"), (array,))?;
+        let found: Option<(Bound<'_, PyAny>, (u8, u8))> = found.extract()?;
+        let (bytes, (code, bits)) = found.ok_or(error)?;
+        let mut described = self.own(&bytes, kind, role)?;
+        described.tensor.dtype = Dtype { code, bits, lanes: 1 };
         Ok(described)
     }
 
