@@ -1,4 +1,4 @@
-"""Puts the C library and the program into the wheel, which is named after the systems that load them.
+"""Puts the C library and the program into the wheel, named after the systems that load them.
 
 They are $KVSTORE_PREFIX/lib/libkvstore.so.0 and $KVSTORE_PREFIX/bin/kvstore, or else those in
 build/stage of the project.

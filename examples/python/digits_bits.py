@@ -17,9 +17,8 @@ import sys
 # Before numpy is imported: products have one order, whatever the processors of the machine.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-import numpy as np
-
 import kvstore
+import numpy as np
 from train_digits import BATCH, NAMES, SplitMix64, Worker, first_weights, load
 
 SHARDS = 4

@@ -26,9 +26,8 @@ import time
 # Before numpy is imported: its matrix products are too small here to gain from threads.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-import numpy as np
-
 import kvstore
+import numpy as np
 
 DIMENSIONS = 256
 STRETCH = 64  # words of a step, one after the other in the text

@@ -19,9 +19,8 @@ import sys
 import tempfile
 import threading
 
-import numpy as np
-
 import kvstore
+import numpy as np
 
 
 def filled(value):

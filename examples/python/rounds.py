@@ -12,9 +12,8 @@ the sum to the value: after round i it is 1 + i * n * (n + 1) / 2.
 
 import sys
 
-import numpy as np
-
 import kvstore
+import numpy as np
 
 KEY = 3
 SHAPE = (2, 3)

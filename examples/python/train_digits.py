@@ -12,9 +12,8 @@ import sys
 import threading
 import time
 
-import numpy as np
-
 import kvstore
+import numpy as np
 
 WORKERS = 4
 BATCH = 128

@@ -3,9 +3,8 @@
 Usage: tutorial.py
 """
 
-import numpy as np
-
 import kvstore
+import numpy as np
 
 SHAPE = (2, 3)
 

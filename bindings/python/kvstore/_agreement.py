@@ -1,4 +1,4 @@
-"""What all workers must have alike: compared by a collective call, and told as the user knows it."""
+"""What all workers must have alike: compared by a collective call, told as the user knows it."""
 
 from __future__ import annotations
 

@@ -34,8 +34,8 @@ class Collectives(NativeStore):
     makes none in time or ends is named by the error, on every worker. In a local store the arrays
     given are all there are.
 
-    Values and outs are arrays or lists of them, in host memory. Each call has a form that runs in the
-    background and gives a ticket.
+    Values and outs are arrays or lists of them, in host memory. Each call has a form that runs in
+    the background and gives a ticket.
     """
 
     __slots__ = ()
@@ -43,9 +43,9 @@ class Collectives(NativeStore):
     def allreduce(self, values: Values, out: Optional[Outs] = None, op: str = "sum") -> None:
         """Reduces the arrays of all workers, and gives the result to all.
 
-        A worker's own arrays come first, then workers in the order of ranks: the same bits each time.
-        `op` is "sum", "mean" (floats only), "max" or "min". Without `out` the result is written into
-        `values`.
+        A worker's own arrays come first, then workers in the order of ranks: the same bits each
+        time. `op` is "sum", "mean" (floats only), "max" or "min". Without `out` the result is
+        written into `values`.
 
         >>> kv.allreduce(gradient, op="mean")
         """
@@ -70,7 +70,7 @@ class Collectives(NativeStore):
         return Ticket(_REDUCE.prepare(self, _numbers(op, root), values, out), 0)
 
     def reduce_scatter(self, values: Values, out: Any, op: str = "sum") -> None:
-        """Reduces what all workers give for a worker, for that one: `values` has an array for each."""
+        """Reduces what all workers give for a worker, for it: `values` has an array for each."""
         _REDUCE_SCATTER.run(self, _numbers(op), values, out)
 
     def reduce_scatter_async(self, values: Values, out: Any, op: str = "sum") -> Ticket:
@@ -89,7 +89,7 @@ class Collectives(NativeStore):
         return Ticket(_BROADCAST.prepare(self, _numbers(root=root), None, array), 0)
 
     def allgather(self, value: Any, out: Outs) -> None:
-        """Gives the arrays of all workers to all: `out` has an array for each rank, of its length."""
+        """Gives the arrays of all workers to all: `out` has one for each rank, of its length."""
         _ALLGATHER.run(self, _numbers(), value, out)
 
     def allgather_async(self, value: Any, out: Outs) -> Ticket:
@@ -105,7 +105,7 @@ class Collectives(NativeStore):
         return Ticket(_GATHER.prepare(self, _numbers(root=root), value, out), 0)
 
     def scatter(self, out: Any, root: int = 0, values: Optional[Values] = None) -> None:
-        """Gives each worker one of the arrays of the worker of rank `root`, which passes `values`."""
+        """Gives each worker one of the arrays of the worker `root`, which passes `values`."""
         _SCATTER.run(self, _numbers(root=root), values, out)
 
     def scatter_async(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def warn_of_foreign(package: Path) -> None:
-    """Warns where a distribution `kvstore`, which is not this one, is installed beside `package`."""
+    """Warns where a distribution `kvstore` that is not this one is installed beside `package`."""
     try:
         names = [entry.name for entry in os.scandir(package.parent)]
     except OSError:

@@ -61,7 +61,7 @@ class KeyDigest(NamedTuple):
 
 
 class KeyRound(NamedTuple):
-    """The number of a key's last round, how many workers took part in it, and the sum of their weights."""
+    """A key's last round: its number, how many workers took part, and the sum of their weights."""
 
     round: int
     contributors: int
@@ -84,8 +84,8 @@ class KVStore(Collectives, Unique):
 
     - a key with a list of arrays, one for each device: pushed ones are added up, pulled ones are
       all filled;
-    - a mapping of keys to arrays, or to lists of arrays, in place of both: `init(model.state_dict())`;
-      a pull takes it as `out`;
+    - a mapping of keys to arrays, or to lists of arrays, in place of both:
+      `init(model.state_dict())`; a pull takes it as `out`;
     - a list of keys with a list of as many arrays, or of lists of arrays. One array, or one list,
       may stand there several times.
 
@@ -502,7 +502,7 @@ class KVStore(Collectives, Unique):
         check(library.kv_clear_weight(self._open().pointer))
 
     def set_clipping(self, max_norm: SupportsFloat, *, fail: bool = False) -> None:
-        """Clips the gradients of each push by the norm of them all, as `clip_grad_norm_` of PyTorch.
+        """Clips the gradients of each push by the norm of all, as `clip_grad_norm_` of PyTorch.
 
         The sums of all keys of a call, times `rescale_grad`, have one norm. If it is above
         `max_norm`, all of them are multiplied by `max_norm / (norm + 1e-6)` before the rule or the
@@ -524,7 +524,7 @@ class KVStore(Collectives, Unique):
         check(library.kv_set_clipping(self._open().pointer, number, _CLIP_FAIL if fail else 0))
 
     def last_norm(self) -> LastNorm:
-        """The norm of the last push that was measured, before clipping, and the pushes skipped so far.
+        """The norm of the last push that was measured, before clipping, and the skipped pushes.
 
         The norm is NaN before the first. A push with a ticket counts when it has completed; this
         waits for nothing. See set_clipping().
@@ -567,8 +567,9 @@ class KVStore(Collectives, Unique):
 
         `input` and `stored` are numpy arrays over the library's memory, valid during the call
         only: copy what you want to keep. `input` is read-only; change `stored` in place. Keys of
-        bfloat16 and of 8-bit floats arrive as that dtype if the package ml_dtypes is installed, else
-        as unsigned integers. `key` is what init() was given. What the function returns is ignored.
+        bfloat16 and of 8-bit floats arrive as that dtype if the package ml_dtypes is installed,
+        else as unsigned integers. `key` is what init() was given. What the function returns is
+        ignored.
 
         Of a key on a GPU they are copies in host memory, or with the option updater_memory=device
         of create() `DeviceArray`s on the GPU, whose work belongs on their stream.
@@ -667,13 +668,14 @@ class KVStore(Collectives, Unique):
         return number.value
 
     def group(self, name: str, ranks: Iterable[int]) -> KVStore:
-        """The store of a group: some of the workers of a job, with keys, rounds, rules, barriers and
-        collective calls of their own, over the processes and connections of the job.
+        """The store of a group: some of the workers of a job.
 
-        The workers of these ranks make this call, in any order, and no others; it does not wait for the
-        other workers. In the group `rank` is the place among the ascending ranks; errors name workers by
-        their rank in the job. Closing the store leaves the group, and the others go on without this
-        worker; the end of the job's store ends those of its groups.
+        It has keys, rounds, rules, barriers and collective calls of its own, over the processes and
+        connections of the job. The workers of these ranks make this call, in any order, and no
+        others; it does not wait for the other workers. In the group `rank` is the place among the
+        ascending ranks; errors name workers by their rank in the job. Closing the store leaves the
+        group, and the others go on without this worker; the end of the job's store ends those of
+        its groups.
 
         >>> evens = kv.group("evens", range(0, kv.num_workers, 2))
         """
@@ -809,9 +811,10 @@ class KVStore(Collectives, Unique):
 
 
 def capable(feature: str) -> bool:
-    """Whether the build of the library has a feature: "optimizer", "updater", "compression", "rows",
-    "tickets", "checkpoint", "digests", "sum_order", "weights", "clipping", "dist", "tls", "shm", "ucx",
-    "cuda". False for other names.
+    """Whether the build of the library has a feature.
+
+    Names are "optimizer", "updater", "compression", "rows", "tickets", "checkpoint", "digests",
+    "sum_order", "weights", "clipping", "dist", "tls", "shm", "ucx", "cuda". False for others.
     """
     return bool(library.kv_capable(feature.encode()))
 

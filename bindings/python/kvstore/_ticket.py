@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Generator
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Callable, Optional
 
@@ -155,10 +156,9 @@ class Ticket(Unique):
 
 def _wake(loop: asyncio.AbstractEventLoop, ended: asyncio.Future[None], status: int) -> None:
     """Ends the wait of a coroutine, from another thread than that of its event loop."""
-    try:
+    # RuntimeError: the loop has been closed, and its coroutines with it.
+    with suppress(RuntimeError):
         loop.call_soon_threadsafe(_end, ended)
-    except RuntimeError:
-        pass  # The loop has been closed, and its coroutines with it.
 
 
 def _end(ended: asyncio.Future[None]) -> None:

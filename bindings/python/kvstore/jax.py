@@ -70,7 +70,8 @@ def shutdown(timeout: Optional[float] = None) -> None:
 def _leaves(tree: Any) -> tuple[list[str], list[Any], Any]:
     """The names of the leaves of a tree, the leaves, and how to put them together."""
     paths, structure = _jax.tree_util.tree_flatten_with_path(tree)
-    return [_jax.tree_util.keystr(path) for path, _ in paths], [leaf for _, leaf in paths], structure
+    names = [_jax.tree_util.keystr(path) for path, _ in paths]
+    return names, [leaf for _, leaf in paths], structure
 
 
 def _shape_of(leaf: Any) -> Any:
@@ -153,6 +154,7 @@ class Optimizer:
     _made = 0
 
     def __init__(self, rule: str, parameters: Any, **options: Any) -> None:
+        """Stores the parameters, which are to have this rule."""
         kv = init()
         names, leaves, self._structure = _leaves(parameters)
         self._keys = [f"optimizer {Optimizer._made}{name}" for name in names]

@@ -62,6 +62,7 @@ class Store(_mx.kvstore.KVStoreBase):
     TYPE = "device"
 
     def __init__(self, **options: Any) -> None:
+        """Creates the store of this type, with its options."""
         self._kv = kvstore.create(self.TYPE, **options)
         self._optimizer: Optional[Any] = None
         # What the store has been told: of all keys, and multipliers of single ones.

@@ -55,7 +55,7 @@ def is_float(dtype):
 def random_array(random, dtype, shape):
     """Any values of an integer or an opaque dtype, moderate ones of a float dtype."""
     if dtype in OPAQUE:
-        size, end = dtype.itemsize * int(np.prod(shape)), 2 if dtype == bool else 256
+        size, end = dtype.itemsize * int(np.prod(shape)), 2 if dtype.kind == "b" else 256
         return random.integers(0, end, size, np.uint8).view(dtype).reshape(shape)
     if not is_float(dtype):
         limits = np.iinfo(dtype)

@@ -158,8 +158,9 @@ def test_a_loop_that_is_closed_before_the_end_is_left_alone():
     ticket = kv.push_async(3, np.ones(1, np.float32))
 
     async def begin():
-        asyncio.ensure_future(_finish(ticket))
+        waiting = asyncio.ensure_future(_finish(ticket))
         await asyncio.sleep(0.01)
+        assert not waiting.done()
 
     asyncio.run(begin())
     going_on.set()

@@ -127,7 +127,7 @@ def test_memory_that_was_resized_is_not_used(kv):
         with pytest.raises(kvstore.InvalidArgumentError, match="key 'a': the memory of the out"):
             call()
     value.resize(100_000, refcheck=False)
-    with pytest.raises(kvstore.InvalidArgumentError, match="push: key 'a': the memory of the value"):
+    with pytest.raises(kvstore.InvalidArgumentError, match="key 'a': the memory of the value"):
         bound.push()
 
 

@@ -238,7 +238,7 @@ def test_floats_of_another_program_become_those_of_the_keys(kv, tmp_path):
     assert same_bits(pulled(kv, "b"), precise.astype(np.float32))
     kv.init("c", np.zeros(4, np.int32))
     safetensors.numpy.save_file({"c": exact}, tmp_path / "g.safetensors")
-    with pytest.raises(kvstore.DtypeMismatchError, match='"c" is float16.4. in the file, int32'):
+    with pytest.raises(kvstore.DtypeMismatchError, match=r'"c" is float16.4. in the file, int32'):
         kv.load(tmp_path / "g.safetensors")
 
 
@@ -256,7 +256,7 @@ def test_a_function_or_a_dict_names_the_keys_of_tensors(kv, tmp_path):
     def fail(name):
         raise LookupError(f"{name} has no place")
 
-    with pytest.raises(kvstore.CallbackError, match='tensor "head".*head has no place') as caught:
+    with pytest.raises(kvstore.CallbackError, match=r'tensor "head".*head has no place') as caught:
         kv.load(path, fail)
     assert isinstance(caught.value.__cause__, LookupError)
     with pytest.raises(kvstore.CallbackError, match="the name of a key is a str, not int"):
@@ -303,8 +303,9 @@ def test_bfloat16_and_any_order_of_the_header(kv, tmp_path):
 
 def shards(folder):
     weights = weights_of(SHAPES)
-    parts = {"model-1.safetensors": ["layer.weight", "none"], "model-2.safetensors": []}
-    parts["model-2.safetensors"] = [name for name in weights if name not in parts["model-1.safetensors"]]
+    first = ["layer.weight", "none"]
+    rest = [name for name in weights if name not in first]
+    parts = {"model-1.safetensors": first, "model-2.safetensors": rest}
     for file, names in parts.items():
         safetensors.numpy.save_file({name: weights[name] for name in names}, folder / file)
     places = {name: file for file, names in parts.items() for name in names}

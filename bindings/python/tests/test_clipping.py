@@ -3,10 +3,11 @@
 import math
 import threading
 
-import kvstore
 import numpy as np
 import pytest
 from support import output_of_job
+
+import kvstore
 
 SHAPES = {"conv": (8, 3, 5, 5), "bias": (), "empty": (0, 4), "wide": (300, 70), "long": (70_001,)}
 

@@ -4,10 +4,11 @@ import os
 import signal
 import time
 
-import kvstore
 import numpy as np
 import pytest
 from support import output_of_job, start_job
+
+import kvstore
 
 WAIT_SECONDS = 60
 

@@ -3,9 +3,10 @@
 import json
 import random
 
-import kvstore
 import numpy as np
 import pytest
+
+import kvstore
 
 # The function of docs/use/semantics.md for a byte, for all bytes.
 _TABLE = np.zeros(256, dtype=np.uint64)

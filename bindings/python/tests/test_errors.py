@@ -62,7 +62,8 @@ def test_statuses_are_those_of_the_library():
 
 def test_everything_in_the_header_is_known():
     header = (ROOT / "include" / "kvstore.h").read_text()
-    functions = re.findall(r"^(?:kv_status|void|const char \*|uint32_t|int) ?(kv_\w+)\(", header, re.M)
+    results = r"(?:kv_status|void|const char \*|uint32_t|int)"
+    functions = re.findall(rf"^{results} ?(kv_\w+)\(", header, re.M)
     library = kvstore._library
     polled = {"kv_watch", "kv_next_done", "kv_event_fd"}  # Python has event loops of its own.
     assert {*functions} == {*library.ARGUMENTS, *library.NATIVE, "kv_abi_version", *polled}
@@ -92,7 +93,7 @@ def test_types_of_stores():
     assert "device" in text
     # A library with the distributed stores misses an option, one without them says so.
     missing = (kvstore.OptionError, kvstore.UnsupportedError)
-    with pytest.raises(missing, match="kvstore run|not in this build"):
+    with pytest.raises(missing, match=r"kvstore run|not in this build"):
         kvstore.create("dist_sync")
     with pytest.raises(TypeError, match="is a str, not int"):
         kvstore.create(3)

@@ -131,7 +131,7 @@ def test_an_array_refuses_its_memory_after_the_call():
 
     kv.init([1, 2], [GpuArray(filled(1)), GpuArray(filled(1))])
     kv.set_updater(update)
-    with pytest.raises(kvstore.CallbackError, match="push: key 2.*ValueError: no"):
+    with pytest.raises(kvstore.CallbackError, match=r"push: key 2.*ValueError: no"):
         kv.push([1, 2], [GpuArray(filled(1)), GpuArray(filled(1))])
     assert len(kept) == 4
     for array in kept:

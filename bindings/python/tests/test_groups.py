@@ -1,9 +1,10 @@
 """Groups of workers: in a local store, and in jobs of processes, against numpy."""
 
-import kvstore
 import numpy as np
 import pytest
 from support import output_of_job
+
+import kvstore
 
 
 def test_the_group_of_a_local_store_is_a_store_of_its_own():

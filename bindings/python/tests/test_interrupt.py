@@ -6,8 +6,7 @@ import textwrap
 # What a call may take to end after the signal, as promised; a loaded machine gets more.
 HANG_SECONDS = 5
 
-PROLOGUE = (
-    """
+PROLOGUE = f"""
 import kvstore, numpy as np, os, signal, sys, threading, time
 
 def interrupted(call, number=signal.SIGINT, kind=KeyboardInterrupt):
@@ -21,13 +20,11 @@ def interrupted(call, number=signal.SIGINT, kind=KeyboardInterrupt):
         call()
     except kind:
         late = time.monotonic() - sent[0]
-        print("interrupted" if late < %d else f"late: {late}", flush=True)
+        print("interrupted" if late < {HANG_SECONDS} else f"late: {{late}}", flush=True)
     else:
         print("returned", flush=True)
     timer.join()
 """
-    % HANG_SECONDS  # noqa: UP031
-)
 
 # Another thread pushes key 1 and waits in the updater.
 LOCAL = """

@@ -32,7 +32,7 @@ library.kv_serve = lambda store: library.kv_wait(store, tickets[1]._operation.ti
 def test_the_names_of_roles_are_those_of_the_header():
     header = (ROOT / "include" / "kvstore.h").read_text()
     roles = re.findall(r"^ +KV_ROLE_(\w+) = (\d+),$", header, re.M)
-    assert kvstore._store._ROLES == {int(number): name.lower() for name, number in roles}
+    assert {int(number): name.lower() for name, number in roles} == kvstore._store._ROLES
 
 
 def test_a_worker_does_not_serve(kv):

@@ -1,8 +1,9 @@
 """Weights of pushes, against numpy."""
 
-import kvstore
 import numpy as np
 import pytest
+
+import kvstore
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16])

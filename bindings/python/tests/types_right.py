@@ -253,7 +253,7 @@ def stores(folder: str) -> None:
     version: str = kvstore.__version__
     is_capable: bool = kvstore.capable("dist")
     lost: int = kvstore.create("local").num_lost
-    assert version
+    assert version and is_capable and lost == 0
 
 
 def load_model(kv: kvstore.KVStore) -> None:

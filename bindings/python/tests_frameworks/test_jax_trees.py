@@ -1,4 +1,4 @@
-"""kvstore.jax: trees over processes, inside of jit and outside, and rules where parameters are stored."""
+"""kvstore.jax: trees over processes, inside of jit and outside, and rules of stored parameters."""
 
 import json
 import sys
@@ -21,10 +21,12 @@ import numpy as np
 import kvstore.jax as kj
 
 rank, size = kj.rank(), kj.size()
-tree = {"w": jnp.arange(6.0).reshape(2, 3) * (rank + 1), "b": [jnp.float32(rank), jnp.int32([rank])]}
+matrix = jnp.arange(6.0).reshape(2, 3) * (rank + 1)
+tree = {"w": matrix, "b": [jnp.float32(rank), jnp.int32([rank])]}
 said = {"rank": rank, "size": size}
 sums = kj.allreduce(tree, "sum")
-said["sum"] = [np.asarray(sums["w"]).tolist(), float(sums["b"][0]), np.asarray(sums["b"][1]).tolist()]
+one, many = sums["b"]
+said["sum"] = [np.asarray(sums["w"]).tolist(), float(one), np.asarray(many).tolist()]
 said["mean"] = np.asarray(kj.allreduce({"w": tree["w"]})["w"]).tolist()
 said["first"] = float(kj.broadcast({"x": jnp.float32(rank + 5)})["x"])
 
@@ -45,7 +47,8 @@ for _ in range(20):
     parameters = step(parameters, points[mine], targets[mine])
 said["jit"] = np.asarray(parameters["w"]).tolist()
 
-optimizer = kj.Optimizer("sgd", {"w": jnp.zeros(3) + rank, "b": jnp.float32(rank)}, learning_rate=0.1)
+begun = {"w": jnp.zeros(3) + rank, "b": jnp.float32(rank)}
+optimizer = kj.Optimizer("sgd", begun, learning_rate=0.1)
 parameters = optimizer.parameters()
 gradient = jax.jit(jax.grad(loss))
 for _ in range(20):
@@ -95,7 +98,8 @@ def test_trees_are_added_up_and_training_is_that_of_one_process(tmp_path, proces
 def test_bad_calls_are_told():
     with pytest.raises(kvstore.InvalidArgumentError, match="op is 'max'"):
         kvstore.jax.allreduce({"a": jnp.ones(2)}, "max")
-    with pytest.raises(kvstore.DtypeMismatchError, match=r"\['a'\] is int32: integers have no mean"):
+    refusal = r"\['a'\] is int32: integers have no mean"
+    with pytest.raises(kvstore.DtypeMismatchError, match=refusal):
         kvstore.jax.allreduce({"a": jnp.ones(2, "int32")})
     optimizer = kvstore.jax.Optimizer("sgd", {"a": jnp.ones(2)})
     with pytest.raises(kvstore.InvalidArgumentError, match="the gradients are"):

@@ -79,7 +79,7 @@ class Member:
         if self.rank == 1:
             os.kill(os.getpid(), signal.SIGKILL)
         began = time.monotonic()
-        with pytest.raises(kvstore.PeerLostError, match="allreduce: .*worker 1"):
+        with pytest.raises(kvstore.PeerLostError, match=r"allreduce: .*worker 1"):
             collective.allreduce(array)
         return time.monotonic() - began
 

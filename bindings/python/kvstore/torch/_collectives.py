@@ -1,6 +1,7 @@
 """Calls of all ranks without keys of yours: sums, broadcasts, gathered objects.
 
-They are the store's collective calls: ranks exchange the bytes directly, and nothing stays on the servers.
+They are the store's collective calls: ranks exchange the bytes directly, and nothing stays on the
+servers.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ from kvstore._agreement import agree, describe, gather_bytes
 from ._job import Job, job
 
 _NAMES_OF_SUMMED = (
-    "float32 float64 float16 bfloat16 int8 int16 int32 int64 uint8 uint16 uint32 uint64"
-).split()
+    *("float32", "float64", "float16", "bfloat16"),
+    *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+)
 # Older versions of PyTorch have one unsigned type.
 SUMMED = {getattr(torch, name): name for name in _NAMES_OF_SUMMED if hasattr(torch, name)}
 

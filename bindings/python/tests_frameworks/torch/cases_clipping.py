@@ -1,4 +1,4 @@
-"""Clipping by the norm of a round on the servers, beside PyTorch's own on the sum of all gradients."""
+"""Clipping by the norm of a round on the servers, beside PyTorch's on the sum of all gradients."""
 
 import copy
 import math
@@ -31,7 +31,7 @@ def mean_gradients(model, step):
 
 
 def equals_torch(rule, make, **params):
-    """A rule on the servers, with clipping, gives what clip_grad_norm_ and a step of PyTorch give."""
+    """A rule on the servers, with clipping, gives what clip_grad_norm_ and a step give."""
     store, model = kt.store(), plain_model()
     theirs = copy.deepcopy(model)
     optimizer = make(theirs.parameters())
@@ -52,7 +52,7 @@ def equals_torch(rule, make, **params):
         for mine, other in zip(weights, theirs.parameters()):
             torch.testing.assert_close(mine, other.detach(), rtol=1e-6, atol=1e-6)
     assert store.last_norm().skips == 0
-    assert 0 < clipped, "no gradient was clipped"
+    assert clipped > 0, "no gradient was clipped"
 
 
 def case_sgd_with_clipping_in_a_job_equals_pytorch():

@@ -94,8 +94,8 @@ def case_conjugated_views_are_refused():
 def case_negated_views_are_refused():
     """Their memory has the numbers with the other sign."""
     kv, value = kt._job.job().store, torch.complex(torch.ones(3), torch.arange(3.0))
-    views = value.conj().imag, value[None].conj().imag.T, value[1].conj().imag, value[:1].conj().imag
-    for view in views:
+    for part in value, value[None].T, value[1], value[:1]:
+        view = part.conj().imag
         assert view.is_neg()
         with pytest.raises(kvstore.InvalidArgumentError, match=r"resolve_neg\(\)"):
             kv.init("negated", view)

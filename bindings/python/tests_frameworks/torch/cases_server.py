@@ -78,7 +78,7 @@ def case_an_error_of_the_store_comes_through_the_hook():
         with pytest.raises(kvstore.DiffersError, match="allreduce"):
             kt.store().broadcast_from(torch.ones(3), root=0)
         return
-    with pytest.raises(RuntimeError, match="worker 1.*broadcast_from"):
+    with pytest.raises(RuntimeError, match=r"worker 1.*broadcast_from"):
         model(torch.ones(1, 3)).sum().backward()
 
 
