@@ -270,7 +270,7 @@ impl Lent {
         Ok(described)
     }
 
-    /// Describes the bytes of a tensor whose dtype its release of PyTorch does not export; `error` says so.
+    /// Describes the bytes of a tensor whose dtype its release of PyTorch does not export, as `error` says.
     fn own_bytes(
         &mut self,
         array: &Bound<'_, PyAny>,
@@ -278,10 +278,14 @@ impl Lent {
         role: Role,
         error: PyErr,
     ) -> PyResult<Described> {
+        let py = array.py();
         if !kind.is_torch() {
             return Err(error);
         }
-        let found = rare(intern!(array.py(), "bytes_of"), (array,))?;
+        if array.call_method0(intern!(py, "is_conj"))?.is_truthy()? {
+            return Err(lazy(py, "conjugated", "resolve_conj"));
+        }
+        let found = rare(intern!(py, "bytes_of"), (array,))?;
         let found: Option<(Bound<'_, PyAny>, (u8, u8))> = found.extract()?;
         let (bytes, (code, bits)) = found.ok_or(error)?;
         let mut described = self.own(&bytes, kind, role)?;
@@ -456,9 +460,14 @@ fn refuse_lazy(array: &Bound<'_, PyAny>, tensor: &Tensor) -> PyResult<()> {
     } else {
         return Ok(());
     };
+    Err(lazy(py, how, remedy))
+}
+
+/// A view of PyTorch whose memory has other numbers than it shows.
+fn lazy(py: Python<'_>, how: &str, remedy: &str) -> PyErr {
     let text =
         format!("a tensor whose elements are {how} when they are read: pass tensor.{remedy}()");
-    Err(invalid(py, text))
+    invalid(py, text)
 }
 
 /// The stream of a device that is current for this thread in an array's package, if it is known.
