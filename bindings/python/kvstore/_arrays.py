@@ -39,6 +39,8 @@ __all__ = [
 
 # A device type of DLPack.
 _CUDA = 2
+# PyTorch's names of devices whose memory the library takes.
+_TORCH_DEVICES = ("cpu", "cuda")
 # What numpy asks an array of another package for.
 _EXPORTS = (
     "__array__",
@@ -87,13 +89,21 @@ def refuse_sparse(array: Any) -> None:
         )
 
 
-def bytes_of(tensor: Any) -> Optional[tuple[Any, tuple[int, int]]]:
+def bytes_of(tensor: Any, error: BaseException) -> tuple[Any, tuple[int, int]]:
     """A tensor of PyTorch as one of bytes, with DLPack's code and bits of its dtype.
 
-    None if that has more than a byte. Older releases export neither bool nor the types of float8.
+    Older releases export neither bool nor the types of float8. Raises PyTorch's `error`, where a
+    tensor cannot be exported for another reason, without the trace that PyTorch appends.
     """
     number = of_a_byte(str(tensor.dtype).rpartition(".")[2])
-    return number and (tensor.detach().view(sys.modules["torch"].uint8), number)
+    if number and tensor.device.type in _TORCH_DEVICES:
+        return tensor.detach().view(sys.modules["torch"].uint8), number
+    if not isinstance(error, (RuntimeError, BufferError)):
+        raise error
+    reason = str(error).partition("\n")[0]
+    raise TypeError(
+        f"a tensor of {tensor.dtype} on {tensor.device} cannot be taken: {reason}"
+    ) from error
 
 
 def wait_for_mxnet(array: Any) -> bool:

@@ -201,7 +201,7 @@ impl Lent {
         let described = described.unwrap_or_else(|| self.own(&array, kind, role));
         let described = described.or_else(|error| {
             rare(intern!(array.py(), "refuse_sparse"), (&array,))?;
-            self.own_bytes(&array, kind, role, error)
+            if kind.is_torch() { self.own_bytes(&array, kind, role, error) } else { Err(error) }
         })?;
         if role != Role::Value && (described.is_read_only || kind.is_immutable) {
             return Err(read_only(&array)?);
@@ -270,7 +270,8 @@ impl Lent {
         Ok(described)
     }
 
-    /// Describes the bytes of a tensor whose dtype its release of PyTorch does not export, as `error` says.
+    /// Describes the bytes of a tensor whose dtype its release of PyTorch does not export. Others are
+    /// refused with PyTorch's `error`.
     fn own_bytes(
         &mut self,
         array: &Bound<'_, PyAny>,
@@ -279,15 +280,11 @@ impl Lent {
         error: PyErr,
     ) -> PyResult<Described> {
         let py = array.py();
-        if !kind.is_torch() {
-            return Err(error);
-        }
         if array.call_method0(intern!(py, "is_conj"))?.is_truthy()? {
             return Err(lazy(py, "conjugated", "resolve_conj"));
         }
-        let found = rare(intern!(py, "bytes_of"), (array,))?;
-        let found: Option<(Bound<'_, PyAny>, (u8, u8))> = found.extract()?;
-        let (bytes, (code, bits)) = found.ok_or(error)?;
+        let (bytes, (code, bits)): (Bound<'_, PyAny>, (u8, u8)) =
+            rare(intern!(py, "bytes_of"), (array, error))?.extract()?;
         let mut described = self.own(&bytes, kind, role)?;
         described.tensor.dtype = Dtype { code, bits, lanes: 1 };
         Ok(described)

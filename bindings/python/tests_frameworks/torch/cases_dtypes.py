@@ -107,3 +107,12 @@ def case_negated_views_are_refused():
     assert torch.equal(out, -torch.arange(3.0))
     with pytest.raises(kvstore.InvalidArgumentError, match=r"resolve_neg\(\)"):
         kv.bind("negated", value.conj().imag)
+
+
+def case_tensors_without_memory_are_refused_with_their_key():
+    kv = kt._job.job().store
+    for tensor in torch.zeros(3, device="meta"), torch.zeros(3, device="meta") > 0:
+        refusal = rf"init: key 'a.weight': a tensor of {tensor.dtype} on meta cannot be taken: "
+        with pytest.raises(TypeError, match=refusal) as caught:
+            kv.init({"a.weight": tensor})
+        assert "\n" not in str(caught.value)
