@@ -98,8 +98,6 @@ def bytes_of(tensor: Any, error: BaseException) -> tuple[Any, tuple[int, int]]:
     number = of_a_byte(str(tensor.dtype).rpartition(".")[2])
     if number and tensor.device.type in _TORCH_DEVICES:
         return tensor.detach().view(sys.modules["torch"].uint8), number
-    if not isinstance(error, (RuntimeError, BufferError)):
-        raise error
     reason = str(error).partition("\n")[0]
     raise TypeError(
         f"a tensor of {tensor.dtype} on {tensor.device} cannot be taken: {reason}"

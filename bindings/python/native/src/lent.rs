@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::mem::ManuallyDrop;
 use std::ptr::with_exposed_provenance;
 
-use pyo3::exceptions::PyTypeError;
+use pyo3::exceptions::{PyBufferError, PyRuntimeError, PyTypeError};
 use pyo3::ffi;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
@@ -200,8 +200,14 @@ impl Lent {
         };
         let described = described.unwrap_or_else(|| self.own(&array, kind, role));
         let described = described.or_else(|error| {
-            rare(intern!(array.py(), "refuse_sparse"), (&array,))?;
-            if kind.is_torch() { self.own_bytes(&array, kind, role, error) } else { Err(error) }
+            let py = array.py();
+            rare(intern!(py, "refuse_sparse"), (&array,))?;
+            let by_exporter = error.is_instance_of::<PyRuntimeError>(py)
+                || error.is_instance_of::<PyBufferError>(py);
+            if kind.is_torch() && by_exporter {
+                return self.own_bytes(&array, kind, role, error);
+            }
+            Err(error)
         })?;
         if role != Role::Value && (described.is_read_only || kind.is_immutable) {
             return Err(read_only(&array)?);
