@@ -92,8 +92,8 @@ def refuse_sparse(array: Any) -> None:
 def bytes_of(tensor: Any, error: BaseException) -> tuple[Any, tuple[int, int]]:
     """A tensor of PyTorch as one of bytes, with DLPack's code and bits of its dtype.
 
-    Older releases export neither bool nor the types of float8. Raises PyTorch's `error`, where a
-    tensor cannot be exported for another reason, without the trace that PyTorch appends.
+    Older releases export neither bool nor the types of float8. A tensor that cannot be exported for
+    another reason is a TypeError with that of PyTorch's `error`, without the trace behind it.
     """
     number = of_a_byte(str(tensor.dtype).rpartition(".")[2])
     if number and tensor.device.type in _TORCH_DEVICES:

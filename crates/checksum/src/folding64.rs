@@ -59,11 +59,11 @@ pub(super) fn append(mut sum: u64, mut bytes: &[u8]) -> (u64, &[u8]) {
     }
     if bytes.len() >= LEAST {
         let (steps, rest) = bytes.as_chunks::<STEP>();
-        // SAFETY: as above.
+        // SAFETY: the processor has the instructions, as checked above.
         (sum, bytes) = (unsafe { fold(sum, steps) }, rest);
     }
     if bytes.len() >= LEAST_SHORT {
-        // SAFETY: as above.
+        // SAFETY: the processor has the instructions, as checked above.
         (sum, bytes) = (unsafe { short(sum, bytes) }, &[]);
     }
     (sum, bytes)
