@@ -108,6 +108,11 @@ impl BlockPool {
         spare.map_or_else(|| Buffer::new(size), Ok)
     }
 
+    /// Whether memory for this many bytes is kept for others.
+    pub(super) fn keeps(len: usize) -> bool {
+        KEPT.contains(&len)
+    }
+
     pub(crate) fn give_back(&self, buffer: Buffer) {
         self.spare.lock().keep(buffer);
     }
@@ -301,46 +306,6 @@ impl Loan {
     }
 }
 
-/// Destination of a value that is about to be received (zero copy): a part of a caller's output, lent until
-/// this is dropped.
-pub(crate) struct ReceiveTarget {
-    start: *mut u8,
-    len: usize,
-    call: Option<Arc<dyn Receiver>>,
-}
-
-/// A call that waits for values.
-pub(crate) trait Receiver: Send + Sync {
-    /// A value has been received to its destination, or given up.
-    fn received(self: Arc<Self>);
-}
-
-// SAFETY: the memory is lent to all threads of the library.
-unsafe impl Send for ReceiveTarget {}
-
-impl ReceiveTarget {
-    /// # Safety
-    /// `len` bytes from `start` are valid, and have no other writer, until `call` is told.
-    pub(crate) unsafe fn new(start: *mut u8, len: usize, call: Arc<dyn Receiver>) -> Self {
-        Self { start, len, call: Some(call) }
-    }
-
-    /// The memory, whose content is undefined.
-    pub(super) fn memory(&mut self) -> Unwritten<'_> {
-        let start = self.start.cast::<MaybeUninit<u8>>();
-        // SAFETY: the promise of `new`.
-        Unwritten::new(unsafe { std::slice::from_raw_parts_mut(start, self.len) })
-    }
-}
-
-impl Drop for ReceiveTarget {
-    fn drop(&mut self) {
-        if let Some(call) = self.call.take() {
-            call.received();
-        }
-    }
-}
-
 /// # Safety
 /// NULL without bytes, or `len` valid bytes that stay unchanged for `'a`.
 unsafe fn slice<'a>(start: *const u8, len: usize) -> &'a [u8] {
@@ -407,7 +372,7 @@ impl Bytes {
         Self { source: BlockSource::Loan(loan), at: 0, len }
     }
 
-    /// `len` bytes that a [`ReceiveTarget`] has received.
+    /// `len` bytes that were received to their destination.
     pub(super) fn landed(len: usize) -> Self {
         Self { source: BlockSource::Landed, at: 0, len }
     }

@@ -4,8 +4,8 @@ use std::cell::Cell;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::buffers::{BlockPool, Bytes, ReceiveTarget};
-use crate::transport::{Piece, Unwritten};
+use super::buffers::{BlockPool, Bytes};
+use crate::transport::{Piece, ReceivePlace, ReceiveRoom, ReceiveTarget, Unwritten};
 use kvstore_checksum::CopySums;
 use kvstore_protocol::{
     BadFrame, Body, BundleEntry, BundleParts, Data as _, HEADER, Header, MOST_EXTENSIONS, Message,
@@ -96,8 +96,6 @@ impl Pieces<'_, '_> {
 pub(super) struct ReadMemory {
     /// Messages of the delivery, in their order.
     pub(super) messages: VecDeque<Message<Bytes>>,
-    /// Destinations that have been written. They are kept until the machine has received their messages.
-    landings: Vec<ReceiveTarget>,
     /// Bundles without messages, which have no other owner.
     pub(super) bundles: Vec<Arc<BundleParts<Bytes>>>,
     table: Vec<u8>,
@@ -117,7 +115,6 @@ impl ReadMemory {
 
     /// Keeps the memory for the next delivery.
     pub(super) fn leave(mut self) {
-        self.landings.clear();
         self.messages.clear();
         self.messages.shrink_to(MOST_KEPT);
         self.bundles.truncate(MOST_KEPT);
@@ -179,6 +176,66 @@ pub(crate) fn read_all(
     (memory.messages.into(), broken)
 }
 
+/// The frame whose front is `front`, with the length of the front; None if the front is not there, or broken.
+fn opened(front: &[u8], most: u64) -> Option<(VerifiedFrame, usize)> {
+    let (fixed, rest) = front.split_first_chunk::<HEADER>()?;
+    let opening = PartialFrame::new(fixed).ok()?;
+    let extensions = rest.get(..opening.extensions_len())?;
+    Some((opening.open(extensions, most).ok()?, HEADER + extensions.len()))
+}
+
+/// Memory for the payload of the only frame of a delivery of `len` bytes, and the length of its front; None if it is
+/// to be read as others.
+pub(super) fn room(
+    len: usize,
+    front: &[u8],
+    ReceiveBlocks { pool, digests_pushes }: ReceiveBlocks<'_>,
+    land: &dyn Fn(&Header, usize) -> Option<ReceiveTarget>,
+) -> Option<(ReceiveRoom, usize)> {
+    let (opened, front) = opened(front, len as u64)?;
+    let (VerifiedFrame { head, payload, .. }, is_only) = (&opened, front + opened.payload == len);
+    if !is_only || *payload < LARGE {
+        return None;
+    }
+    let target = || land(head, *payload).map(ReceiveRoom::lent);
+    let block = || {
+        // No more than what is pooled: the bytes have not arrived yet.
+        let is_pooled = BlockPool::keeps(*payload);
+        let buffer = is_pooled.then(|| pool.take(*payload).ok()).flatten()?;
+        ReceiveRoom::own(buffer, *payload)
+    };
+    let room = match head.kind {
+        MessageKind::Value => target(),
+        MessageKind::Segment => target().or_else(block),
+        MessageKind::Push if !digests_pushes => block(),
+        _ => None,
+    };
+    room.map(|room| (room, front))
+}
+
+/// The message of a frame whose payload is in the memory that `room` has given.
+pub(super) fn whole(
+    front: &[u8],
+    payload: ReceiveRoom,
+    pool: &Arc<BlockPool>,
+) -> Result<Message<Bytes>, BadDelivery> {
+    let (VerifiedFrame { head, payload: len, payload_checksum, .. }, _) =
+        opened(front, u64::MAX).ok_or(SHORT)?;
+    let (place, sum) = payload.finish();
+    if sum != payload_checksum {
+        return Err(BadDelivery::Bad(BadFrame::PayloadChecksum));
+    }
+    let data = match place {
+        ReceivePlace::Lent(_) => Bytes::landed(len),
+        ReceivePlace::Own(buffer) => {
+            let mut block = pool.wrap(buffer, len);
+            block.has_sums(CopySums { crc32c: sum, crc64: None });
+            Bytes::of_block(block)
+        }
+    };
+    Ok(Message { head, body: Body::Data(data) })
+}
+
 fn one(
     pieces: &mut Pieces<'_, '_>,
     reader: &mut FrameReader<'_>,
@@ -196,13 +253,13 @@ fn one(
     }
     let has_place = matches!(opened.head.kind, MessageKind::Value | MessageKind::Segment);
     let is_large = has_place && len >= LARGE;
-    let landing = is_large.then(|| (reader.land)(&opened.head, len)).flatten();
-    let (sum, body) = if let Some(mut landing) = landing {
-        let sum = pieces.take(len, &mut landing.memory());
-        reader.memory.landings.push(landing);
-        (sum, Body::Data(Bytes::landed(len)))
-    } else {
-        body(opened.head.kind, len, pieces, reader.blocks)?
+    let target = is_large.then(|| (reader.land)(&opened.head, len)).flatten();
+    let landed = target
+        .and_then(|target| target.write(|memory| pieces.take(len, &mut Unwritten::new(memory))))
+        .map(|sum| (sum, Body::Data(Bytes::landed(len))));
+    let (sum, body) = match landed {
+        Some(landed) => landed,
+        None => body(opened.head.kind, len, pieces, reader.blocks)?,
     };
     pieces.intact(sum, opened.payload_checksum)?;
     Ok(Message { head: opened.head, body })
@@ -381,6 +438,63 @@ mod tests {
         let (messages, broken) = read(false);
         let bad = BadDelivery::Bad(BadFrame::PayloadChecksum);
         assert_eq!((messages.len(), broken), (0, Some(bad)));
+    }
+
+    fn frame(kind: MessageKind, payload: &[u8]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        encode(&Header { kind, key: 5, ..Header::default() }, payload, &mut bytes);
+        bytes
+    }
+
+    /// The message of a frame that arrives as a whole, in memory of its own.
+    fn received(bytes: &[u8], there: usize) -> Option<Result<Message<Bytes>, BadDelivery>> {
+        let pool = Arc::default();
+        let blocks = ReceiveBlocks { pool: &pool, digests_pushes: false };
+        let (mut payload, front) =
+            room(bytes.len(), &bytes[..there], blocks, &|_: &Header, _| None)?;
+        payload.begin(&bytes[front..]);
+        Some(whole(&bytes[..front], payload, &pool))
+    }
+
+    #[test]
+    fn a_large_payload_has_memory_once_its_front_is_there() {
+        let payload: Vec<u8> = (0..=255).cycle().take(100_000).collect();
+        let bytes = frame(MessageKind::Push, &payload);
+        let front = bytes.len() - payload.len();
+        for there in 0..front + 10 {
+            let message = received(&bytes, there);
+            assert_eq!(message.is_some(), there >= front, "{there} bytes");
+            let Some(message) = message else { continue };
+            let message = message.unwrap();
+            let Body::Data(data) = &message.body else { panic!("a push has data") };
+            assert!(data.in_block().unwrap() == payload && message.head.key == 5);
+            let sum = data.in_place().unwrap().known_checksum();
+            assert_eq!(sum, Some(kvstore_checksum::crc32c(&payload)));
+        }
+        // A bit of the payload changes; or one of the front, which is then none.
+        for (at, is_front) in [(front + 77_777, false), (front - 1, true), (9, true)] {
+            let mut altered = bytes.clone();
+            altered[at] ^= 4;
+            let bad = BadDelivery::Bad(BadFrame::PayloadChecksum);
+            let expected = (!is_front).then_some(Some(bad));
+            assert_eq!(received(&altered, front).map(Result::err), expected, "{at}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_one_large_value_of_known_place_is_read_as_before() {
+        let (large, small) = (vec![1; 100_000], vec![1; 1_000]);
+        let push = frame(MessageKind::Push, &large);
+        assert!(received(&frame(MessageKind::Push, &small), 200).is_none());
+        assert!(received(&frame(MessageKind::Failed, &large), 200).is_none());
+        assert!(received(&frame(MessageKind::Value, &large), 200).is_none(), "no call waits");
+        assert!(received(&[&push[..], &push[..]].concat(), 200).is_none(), "two frames");
+        assert!(received(&push[..push.len() - 1], 200).is_none(), "not the whole frame");
+        let huge = frame(MessageKind::Push, &vec![0; (4 << 20) + 1]);
+        assert!(received(&huge, 200).is_none(), "memory for what has not arrived");
+        let pool = Arc::default();
+        let blocks = ReceiveBlocks { pool: &pool, digests_pushes: true };
+        assert!(room(push.len(), &push[..200], blocks, &|_: &Header, _| None).is_none());
     }
 
     #[test]

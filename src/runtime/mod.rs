@@ -18,20 +18,24 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-pub(crate) use buffers::{Block, BlockPool, Bytes, Loan, ReceiveTarget, Receiver};
+pub(crate) use buffers::{Block, BlockPool, Bytes, Loan};
 use event_log::DropLog;
 pub(crate) use inbox::{BadDelivery, read_all};
 use inbox::{FrameReader, ReadMemory, ReceiveBlocks};
 use outbox::{Outbox, PeerPaths};
 pub(crate) use spare_lists::SpareLists;
 
+use crate::credentials::Identity;
 use crate::error::{Error, Result};
 use crate::interrupt;
 use crate::log::{DeferredLog, Level, log};
 use crate::panics;
 use crate::sys::sync::{Condvar, Mutex, MutexGuard};
 use crate::trace::Tracer;
-use crate::transport::{Inbox, PeerChoice, Piece, Polling, Transport, who_and_address};
+use crate::transport::{
+    Inbox, PeerChoice, Piece, PolledCall, Polling, ReceiveRoom, ReceiveTarget, Transport,
+    who_and_address,
+};
 use kvstore_protocol::{
     Header, Limits, MS, Machine, Peer, PeerEvent, Scheduler, Time, TransportsByAddress,
 };
@@ -342,8 +346,8 @@ impl<H: DriverHost> Driver<H> {
     }
 
     /// Begins to poll on the calling thread, as [`Transport::polling`].
-    pub(crate) fn polling(&self) -> Polling {
-        self.transport.polling()
+    pub(crate) fn polling(&self, call: PolledCall) -> Polling {
+        self.transport.polling(call)
     }
 
     /// Reads the machine, if it exists.
@@ -404,6 +408,20 @@ impl<H: DriverHost> Driver<H> {
         }
     }
 
+    /// The destination of a value, if a call waits for it and the peer, as its credential names it, may send it.
+    fn target(&self, who: Option<Identity>, head: &Header, len: usize) -> Option<ReceiveTarget> {
+        if who.is_some_and(|who| !authorize::speaker(who).is(head)) {
+            return None;
+        }
+        let core = self.lock();
+        let machine = core.machine.as_ref().filter(|_| !core.stopped)?;
+        self.host.landing(machine, &core.registry, head, len)
+    }
+
+    fn blocks(&self) -> ReceiveBlocks<'_> {
+        ReceiveBlocks { pool: &self.blocks, digests_pushes: self.host.digests_pushes() }
+    }
+
     fn arrived(
         self: &Arc<Self>,
         from: &str,
@@ -411,20 +429,37 @@ impl<H: DriverHost> Driver<H> {
         is_sealed: bool,
         pieces: &mut dyn Iterator<Item = Piece<'_>>,
     ) {
-        let (who, from) = who_and_address(from);
-        let land = |head: &Header, len: usize| {
-            if who.is_some_and(|who| !authorize::speaker(who).is(head)) {
-                return None;
-            }
-            let core = self.lock();
-            let machine = core.machine.as_ref().filter(|_| !core.stopped)?;
-            self.host.landing(machine, &core.registry, head, len)
-        };
+        let (who, _) = who_and_address(from);
+        let land = |head: &Header, len: usize| self.target(who, head, len);
         let mut memory = ReadMemory::take();
-        let digests_pushes = self.host.digests_pushes();
-        let blocks = ReceiveBlocks { pool: &self.blocks, digests_pushes };
+        let blocks = self.blocks();
         let reader = &mut FrameReader { is_sealed, blocks, land: &land, memory: &mut memory };
         let broken = inbox::read(len, pieces, reader);
+        self.take_messages(from, memory, broken);
+    }
+
+    /// Memory for the payload of a frame of which the front is there, and the length of what precedes the payload.
+    fn room(&self, from: &str, len: usize, front: &[u8]) -> Option<(ReceiveRoom, usize)> {
+        let (who, _) = who_and_address(from);
+        inbox::room(len, front, self.blocks(), &|head, len| self.target(who, head, len))
+    }
+
+    /// A frame has arrived whose payload is in the memory that `room` has given.
+    fn received(self: &Arc<Self>, from: &str, front: &[u8], payload: ReceiveRoom) {
+        let mut memory = ReadMemory::take();
+        let message = inbox::whole(front, payload, &self.blocks);
+        let broken = message.map(|message| memory.messages.push_back(message)).err();
+        self.take_messages(from, memory, broken);
+    }
+
+    /// Passes the messages of a delivery to the machine, and then the error that has ended it.
+    fn take_messages(
+        self: &Arc<Self>,
+        from: &str,
+        mut memory: ReadMemory,
+        broken: Option<BadDelivery>,
+    ) {
+        let (who, from) = who_and_address(from);
         if let Some(who) = who {
             authorize::keep_own(who, from, &mut memory.messages, &self.ledger);
         }
@@ -491,6 +526,19 @@ impl<H: DriverHost> Inbox for DriverInbox<H> {
 
     fn opened(&self, from: &str, len: usize, pieces: &mut dyn Iterator<Item = Piece<'_>>) {
         self.tell(|driver| driver.arrived(from, len, true, pieces));
+    }
+
+    fn room(&self, from: &str, len: usize, front: &[u8]) -> Option<(ReceiveRoom, usize)> {
+        let driver = self.0.get().and_then(Weak::upgrade)?;
+        let room = panics::catch(|| driver.room(from, len, front));
+        room.unwrap_or_else(|panic| {
+            driver.break_down(&panic);
+            None
+        })
+    }
+
+    fn received(&self, from: &str, front: &[u8], payload: ReceiveRoom) {
+        self.tell(|driver| driver.received(from, front, payload));
     }
 
     fn down(&self, address: &str) {

@@ -58,6 +58,17 @@ pub(crate) fn watch_forks() {
 /// Reads what has arrived on a socket, without waiting whatever its mode.
 #[cfg(feature = "dist")]
 pub(crate) fn receive_now(socket: RawFd, room: &mut [u8]) -> std::io::Result<usize> {
+    let (start, len) = (room.as_mut_ptr().cast(), room.len());
+    // SAFETY: the same memory. The system writes bytes with values.
+    receive_into(socket, unsafe { std::slice::from_raw_parts_mut(start, len) })
+}
+
+/// As [`receive_now`], to memory without a value: that of the bytes whose number is returned is written.
+#[cfg(feature = "dist")]
+pub(crate) fn receive_into(
+    socket: RawFd,
+    room: &mut [std::mem::MaybeUninit<u8>],
+) -> std::io::Result<usize> {
     // SAFETY: the memory is as long as the call is told.
     let count =
         unsafe { libc::recv(socket, room.as_mut_ptr().cast(), room.len(), libc::MSG_DONTWAIT) };

@@ -8,7 +8,6 @@
 //! the bytes instead, and the connection only its offers, and its end: shared memory (`shm`) between processes
 //! of one machine, UCX (`ucx`) over fabrics.
 
-mod adaptive_wait;
 #[cfg(test)]
 mod mail;
 #[cfg(test)]
@@ -16,8 +15,10 @@ mod memory;
 mod names;
 mod peer_transport;
 mod piece;
+mod polling;
 mod random;
 mod reader_end;
+mod receive_room;
 mod resource_limits;
 mod send_buffer;
 mod send_queue;
@@ -39,11 +40,12 @@ pub(crate) use names::who_and_address;
 pub(crate) use peer_transport::AUTO;
 use peer_transport::TransportChoice;
 pub(crate) use piece::{Piece, Unwritten};
+pub(crate) use polling::{PolledCall, Polling};
+pub(crate) use receive_room::{ReceiveGate, ReceivePlace, ReceiveRoom, ReceiveTarget, Receiver};
 pub(crate) use resource_limits::check as check_room;
 pub(crate) use send_buffer::{LentPart, SendBuffer};
 use send_buffer::{SendBuffers, SendMemory};
 pub(crate) use send_queue::{BlockingSender, SendQueue};
-pub(crate) use shm::Polling;
 pub(crate) use table::PeerChoice;
 use table::examine;
 use tcp::TcpTransport;
@@ -68,6 +70,16 @@ pub(crate) trait Inbox: Send + Sync {
         self.arrived(from, len, pieces);
     }
 
+    /// `len` bytes begin to arrive, without TLS, of which `front` is there. If they are one frame with a large payload,
+    /// the callee may give memory for it, and tell how long the frame is in front of it; then the bytes are handed on
+    /// by `received`.
+    fn room(&self, _from: &str, _len: usize, _front: &[u8]) -> Option<(ReceiveRoom, usize)> {
+        None
+    }
+
+    /// A whole frame has arrived: its front, and its payload in the memory that the callee has given.
+    fn received(&self, _from: &str, _front: &[u8], _payload: ReceiveRoom) {}
+
     /// The process at an address has ended.
     fn down(&self, address: &str);
 
@@ -89,10 +101,10 @@ pub(crate) trait Transport: Send + Sync {
     /// Creates a sender to an address, for the messages of a queue. Does not wait for its connection.
     fn line(&self, to: &str, queue: Weak<dyn SendQueue>) -> Box<dyn Sender>;
 
-    /// Begins to poll on the calling thread, whose call waits for a message: small messages are delivered on it
-    /// where the transport can do that, so that no other thread is woken for them.
-    fn polling(&self) -> Polling {
-        Polling::begin()
+    /// Begins to poll on the calling thread, whose call waits for messages: they are delivered on it where the
+    /// transport can do that, so that no other thread is woken for them.
+    fn polling(&self, call: PolledCall) -> Polling {
+        Polling::begin(call)
     }
 
     /// What carries the frames to each peer, by its address, if that has changed since the version `known`.

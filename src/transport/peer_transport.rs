@@ -73,10 +73,8 @@ pub(super) trait PeerTransport: Send + Sync {
     /// Takes an offer of a peer, which has arrived over the connection. `from` is as in [`Inbox::arrived`].
     fn accept(&self, from: &str, offer: &[u8]);
 
-    /// As [`super::Transport::polling`]; None if threads of the program cannot read.
-    fn polling(&self) -> Option<Polling> {
-        None
-    }
+    /// Has a thread of the program read what arrives, where it can.
+    fn add_to(&self, _polling: &mut Polling) {}
 
     /// The last connection with the process at this address has ended: it sends no more. With `reports`, the
     /// transport calls [`Inbox::down`] after all that has arrived before; false if it does not.

@@ -8,8 +8,10 @@ use std::thread::Builder;
 use crate::error::{Result, fail};
 use crate::sys;
 
-/// Files in any job: those of the event loops, the port, and connections of observers.
-const FILES: u64 = 24;
+/// Files in any job: the port and those of the greeter, and connections of observers.
+const FILES: u64 = 16;
+/// Files of a thread that reads from connections: those of its event loop, and of its sleep.
+const FILES_EACH_READER: u64 = 4;
 /// Files for each peer: its connection, another while one of them ends, and two rings of shared memory.
 const FILES_EACH: u64 = 4;
 /// Threads in any job beside those that read from connections: timer, greeter, and spare ones.
@@ -22,8 +24,8 @@ const STACK: usize = 16 << 10;
 /// Fails if this process has too few files or threads for this many peers; `about` names its job.
 pub(crate) fn check(peers: u32, about: &str) -> Result<()> {
     let peers = u64::from(peers);
-    files(FILES + FILES_EACH * peers, about)?;
     let readers = sys::processors() as u64;
+    files(FILES + FILES_EACH_READER * readers.min(peers) + FILES_EACH * peers, about)?;
     threads(THREADS + readers + THREADS_EACH * peers, about)
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 #[cfg(test)]
 use super::memory;
@@ -62,12 +62,16 @@ fn offers(row: &TransportRow) -> Option<u16> {
 pub(crate) struct PeerChoice {
     pub(crate) transport: &'static str,
     pub(crate) others: Vec<(&'static str, String)>,
+    /// Whether that is the connection, although many bytes go to the peer.
+    is_on_connection: bool,
 }
 
 /// The transports of one process, and what it uses for each peer.
 pub(super) struct Transports {
     opened: Vec<Result<Arc<dyn PeerTransport>, String>>,
     choices: Mutex<BTreeMap<Arc<str>, PeerChoice>>,
+    /// Number of peers with many bytes for which connections were chosen.
+    on_connections: AtomicUsize,
     /// Grows with each change of the choices.
     version: AtomicU64,
 }
@@ -83,6 +87,7 @@ impl Transports {
         Self {
             opened: TABLE.iter().map(open).collect(),
             choices: Mutex::default(),
+            on_connections: AtomicUsize::new(0),
             version: AtomicU64::new(0),
         }
     }
@@ -109,9 +114,7 @@ impl Transports {
 
     /// The last connection with a process has ended. False if no transport reports that.
     pub(super) fn end(&self, address: &str) -> bool {
-        if self.choices.lock().remove(address).is_some() {
-            self.version.fetch_add(1, Ordering::Release);
-        }
+        self.change(|choices| choices.remove(address));
         let mut reports = false;
         for transport in self.used() {
             // One report is enough.
@@ -120,9 +123,15 @@ impl Transports {
         reports
     }
 
-    /// As [`super::Transport::polling`].
-    pub(super) fn polling(&self) -> Polling {
-        self.used().find_map(|transport| transport.polling()).unwrap_or_else(Polling::begin)
+    /// Has a thread of the program read what arrives, where it can.
+    pub(super) fn add_to(&self, polling: &mut Polling) {
+        self.used().for_each(|transport| transport.add_to(polling));
+    }
+
+    /// Number of peers, but for those with few bytes, whose frames come over connections: as many as get theirs so.
+    pub(super) fn on_connections(&self) -> usize {
+        // Relaxed: only who reads depends on it.
+        self.on_connections.load(Ordering::Relaxed)
     }
 
     pub(super) fn finish(&self) {
@@ -141,8 +150,15 @@ impl Transports {
         (std::mem::replace(known, version) != version).then(|| self.choices.lock().clone())
     }
 
-    fn choose(&self, to: &Arc<str>, choice: PeerChoice) {
-        self.choices.lock().insert(Arc::clone(to), choice);
+    /// Changes a choice; `change` gives the one before.
+    fn change(
+        &self,
+        change: impl FnOnce(&mut BTreeMap<Arc<str>, PeerChoice>) -> Option<PeerChoice>,
+    ) {
+        let mut choices = self.choices.lock();
+        let _former = change(&mut choices);
+        let on_connections = choices.values().filter(|it| it.is_on_connection).count();
+        self.on_connections.store(on_connections, Ordering::Relaxed);
         self.version.fetch_add(1, Ordering::Release);
     }
 }
@@ -155,6 +171,8 @@ pub(super) struct PeerPaths {
     /// Rows without a path, and why.
     refused: Vec<(usize, String)>,
     used: Option<usize>,
+    /// Whether the peer exchanges few bytes.
+    has_few_bytes: bool,
 }
 
 struct RowPath {
@@ -165,12 +183,14 @@ struct RowPath {
 impl PeerPaths {
     pub(super) fn new(transports: &Arc<Transports>, to: &Arc<str>) -> Self {
         let (transports, to) = (Arc::clone(transports), Arc::clone(to));
-        Self { transports, to, paths: Vec::new(), refused: Vec::new(), used: None }
+        let (paths, refused) = (Vec::new(), Vec::new());
+        Self { transports, to, paths, refused, used: None, has_few_bytes: false }
     }
 
     /// Makes the paths for a new connection, sealed or not; none if the peer exchanges few bytes, for this reason.
     pub(super) fn open(&mut self, few_bytes: Option<&str>, is_sealed: bool) {
         self.clear();
+        self.has_few_bytes = few_bytes.is_some();
         let transports = Arc::clone(&self.transports);
         for (row, opened) in transports.opened.iter().enumerate() {
             if matches!(TABLE[row].carrier, Carrier::Connection) {
@@ -246,8 +266,9 @@ impl PeerPaths {
         others.extend(pending.map(|path| (path.row, "the peer has not accepted it".into())));
         others.sort_unstable();
         let others = others.into_iter().map(|(row, why)| (name(row), why)).collect();
-        let choice = PeerChoice { transport: name(used), others };
-        self.transports.choose(&self.to, choice);
+        let is_on_connection = self.used.is_none() && !self.has_few_bytes;
+        let choice = PeerChoice { transport: name(used), others, is_on_connection };
+        self.transports.change(|choices| choices.insert(Arc::clone(&self.to), choice));
     }
 
     /// Whether a path would take this many bytes now.

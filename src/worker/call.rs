@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, OnceLock};
 
 use super::group::WorkerGroup;
 use super::outcome::{CallOutcome, POLLED, end_loans};
@@ -15,12 +15,13 @@ use crate::local::Local;
 use crate::local::merge::Team;
 use crate::local::plan::{Plan, PlannedOut};
 use crate::local::table::Slot;
-use crate::runtime::{BlockPool, Bytes, Loan, ReceiveTarget, Receiver};
+use crate::runtime::{BlockPool, Bytes, Loan};
 use crate::spans::Carried;
 use crate::sys::DefaultFloats;
 use crate::sys::sync::Mutex;
 use crate::tensor::Buffer;
 use crate::trace::Tracer;
+use crate::transport::{ReceiveGate, ReceiveTarget, Receiver};
 use kvstore_protocol::{Ended, OpId};
 
 /// Maximum number of keys of a call whose caller polls.
@@ -29,27 +30,17 @@ const POLLED_KEYS: usize = 64;
 pub(super) struct PendingCall {
     /// Number of the ticket, for a call that has one.
     pub(super) ticket: Option<u64>,
-    owner: CallOwner,
+    /// The group of a call of a group's store.
+    group: Option<Arc<WorkerGroup>>,
     state: Mutex<CallProgress>,
     outcome: CallOutcome,
-    /// Outstanding events: unfinished operations, values being copied, and one for the submission.
+    /// Outstanding events: unfinished operations, values being copied by actions, and one for the submission.
     remaining: AtomicUsize,
     parts: Vec<PendingKey>,
+    /// Open while values may be received to outs.
+    gate: ReceiveGate,
     /// Span of the program's call, until the call ends.
     span: Mutex<Carried>,
-}
-
-/// The driver of a worker, for its calls.
-pub(super) trait CallHome: Send + Sync {
-    /// Removes an outstanding event of a call; completes the call after the last one.
-    fn settle(&self, call: &Arc<PendingCall>);
-}
-
-/// What settles the events of a call, and the group of a call of a group's store.
-#[derive(Clone)]
-pub(super) struct CallOwner {
-    pub(super) home: Weak<dyn CallHome>,
-    pub(super) group: Option<Arc<WorkerGroup>>,
 }
 
 /// One key of a call, and the memory lent for it.
@@ -91,14 +82,16 @@ struct CallProgress {
 
 impl PendingCall {
     pub(super) fn new(
-        owner: CallOwner,
+        group: Option<Arc<WorkerGroup>>,
         ticket: Option<u64>,
         plan: Plan,
         parts: Vec<PendingKey>,
     ) -> Arc<Self> {
         let (state, outcome) = (Mutex::default(), CallOutcome::new());
         let (remaining, span) = (AtomicUsize::new(1), Mutex::default());
-        let mut call = Self { ticket, owner, state, outcome, remaining, parts: Vec::new(), span };
+        let gate = ReceiveGate::default();
+        let mut call =
+            Self { ticket, group, state, outcome, remaining, parts: Vec::new(), gate, span };
         call.begin(ticket, plan, parts);
         Arc::new(call)
     }
@@ -106,12 +99,13 @@ impl PendingCall {
     /// Begins the next call in the memory of one that has ended.
     pub(super) fn again(
         &mut self,
-        owner: CallOwner,
+        group: Option<Arc<WorkerGroup>>,
         ticket: Option<u64>,
         plan: Plan,
         parts: Vec<PendingKey>,
     ) {
-        self.owner = owner;
+        self.group = group;
+        self.gate.open();
         self.begin(ticket, plan, parts);
     }
 
@@ -128,7 +122,7 @@ impl PendingCall {
 
     /// Takes the plan and the parts of a call that has ended, for their memory.
     pub(super) fn take_apart(&mut self) -> (Plan, Vec<PendingKey>) {
-        self.owner.group = None;
+        self.group = None;
         (std::mem::take(&mut self.state.get_mut().plan), std::mem::take(&mut self.parts))
     }
 
@@ -147,7 +141,7 @@ impl PendingCall {
         of_job: &Arc<Local>,
         work: impl FnOnce(&Arc<Local>) -> T,
     ) -> Option<T> {
-        WorkerGroup::with_local(self.owner.group.as_ref(), of_job, work)
+        WorkerGroup::with_local(self.group.as_ref(), of_job, work)
     }
 
     pub(super) fn part(&self, index: usize) -> &PendingKey {
@@ -215,8 +209,7 @@ impl PendingCall {
         });
     }
 
-    /// Destination of a part of a value in the only out of its key (also called: scatter). The call stays
-    /// open until the value was received.
+    /// Destination of a part of a value in the only out of its key (also called: scatter), until the call ends.
     pub(super) fn landing(
         self: &Arc<Self>,
         part: usize,
@@ -228,10 +221,9 @@ impl PendingCall {
         };
         let at = usize::try_from(at).ok()?;
         at.checked_add(len).filter(|end| *end <= slot.bytes())?;
-        self.expect();
         let call = Arc::clone(self) as Arc<dyn Receiver>;
         // SAFETY: inside the out, which is lent and has the size of the slot's value; slices are disjoint.
-        // The loan does not end before the call.
+        // The call closes the gate before the loan ends.
         Some(unsafe { ReceiveTarget::new(start.add(at), len, call) })
     }
 
@@ -255,6 +247,7 @@ impl PendingCall {
 
     /// Ends the loans and copies values to the outs; gives the result.
     pub(super) fn complete(&self, team: Team, blocks: &Arc<BlockPool>) -> Result<()> {
+        self.gate.close();
         let mut state = self.state.lock();
         let failure = state.failure.take().map_or(Ok(()), |(_, error)| Err(error));
         let loans = self.parts.iter().filter_map(|part| part.loan.get());
@@ -274,11 +267,8 @@ impl PendingCall {
 }
 
 impl Receiver for PendingCall {
-    fn received(self: Arc<Self>) {
-        // Values arrive through the driver, which is the home.
-        if let Some(home) = self.owner.home.upgrade() {
-            home.settle(&self);
-        }
+    fn gate(&self) -> &ReceiveGate {
+        &self.gate
     }
 }
 

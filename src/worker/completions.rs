@@ -7,13 +7,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::WorkerMachine;
-use super::call::{CallHome, PendingCall};
+use super::call::PendingCall;
 use crate::error::Error;
 use crate::job::errors::error_of;
 use crate::local::{Local, poisoned};
 use crate::panics;
-use crate::runtime::{BlockPool, Bytes, Driver, DriverHost, ReceiveTarget, SpareLists};
+use crate::runtime::{BlockPool, Bytes, Driver, DriverHost, SpareLists};
 use crate::trace::Tracer;
+use crate::transport::ReceiveTarget;
 use kvstore_protocol::{Ended, Failure, Header, Node, OpId, SequenceMap, WorkerAction};
 
 pub(super) struct CompletionTable {
@@ -143,12 +144,6 @@ impl CompletionTable {
             call.fail(part, error.clone());
             self.settle(&call, &driver.blocks);
         }
-    }
-}
-
-impl CallHome for Driver<CompletionTable> {
-    fn settle(&self, call: &Arc<PendingCall>) {
-        self.host.settle(call, &self.blocks);
     }
 }
 

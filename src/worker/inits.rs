@@ -138,7 +138,7 @@ impl WorkerStore {
         let part =
             |key: &FreshKey| PendingKey::new(Arc::clone(&key.slot), PullTarget::Nowhere, 0..0);
         let parts = keys.iter().map(part).collect();
-        let call = PendingCall::new(self.owner(), None, Plan::default(), parts);
+        let call = PendingCall::new(self.group.clone(), None, Plan::default(), parts);
         let (whole, mut spare) = (*self.whole.lock(), SpareLoans::default());
         let mut orders = Vec::with_capacity(keys.len());
         for (at, FreshKey { slot, value }) in keys.iter_mut().enumerate() {

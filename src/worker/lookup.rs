@@ -36,7 +36,7 @@ impl WorkerStore {
         list: impl IntoIterator<Item = T>,
         ask: impl Fn(&mut WorkerMachine, T, Time) -> std::result::Result<OpId, Failure>,
     ) -> (Arc<PendingCall>, Result<()>) {
-        let call = PendingCall::new(self.owner(), None, Plan::default(), Vec::new());
+        let call = PendingCall::new(self.group.clone(), None, Plan::default(), Vec::new());
         self.begin_each(&call, list, ask);
         let result = self.wait(&call);
         (call, result)

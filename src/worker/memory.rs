@@ -4,7 +4,8 @@ use std::cell::Cell;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::call::{CallOwner, PendingCall, PendingKey};
+use super::call::{PendingCall, PendingKey};
+use super::group::WorkerGroup;
 use super::inputs::SpareLoans;
 use super::requests::KeyRequest;
 use super::rows::RowMemory;
@@ -68,18 +69,18 @@ impl CallMemory {
     /// A call in the memory of one that has ended, if there is one.
     pub(super) fn begin(
         &mut self,
-        owner: CallOwner,
+        group: Option<Arc<WorkerGroup>>,
         ticket: Option<u64>,
         plan: Plan,
         parts: Vec<PendingKey>,
     ) -> Arc<PendingCall> {
         for at in 0..self.calls.len() {
             if let Some(call) = Arc::get_mut(&mut self.calls[at]) {
-                call.again(owner, ticket, plan, parts);
+                call.again(group, ticket, plan, parts);
                 return self.calls.swap_remove(at);
             }
         }
-        PendingCall::new(owner, ticket, plan, parts)
+        PendingCall::new(group, ticket, plan, parts)
     }
 
     /// Keeps the memory of a call that has ended.

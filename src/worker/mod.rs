@@ -52,7 +52,7 @@ use crate::role::Role;
 use crate::runtime::{Bytes, Driver};
 use crate::sys::sync::Mutex;
 use crate::tensor::DType;
-use crate::transport;
+use crate::transport::{self, PolledCall};
 use call::PendingCall;
 use collective::Collective;
 use completions::{CompletionTable, OpenCalls};
@@ -247,7 +247,7 @@ impl WorkerStore {
         deadline: Deadline,
         ask: impl FnOnce(&mut WorkerMachine, Time, Time) -> std::result::Result<OpId, Failure>,
     ) -> (Result<()>, Vec<u8>) {
-        let call = PendingCall::new(self.owner(), None, Plan::default(), Vec::new());
+        let call = PendingCall::new(self.group.clone(), None, Plan::default(), Vec::new());
         let end = self.moment(deadline);
         let asked = self.step_with(|worker, open, now| {
             let operation = ask(worker, now, end).map_err(|failure| self.error(&failure))?;
@@ -266,7 +266,7 @@ impl WorkerStore {
     fn wait(&self, call: &PendingCall) -> Result<()> {
         // An error means that the machine has stopped; it has failed the call already.
         let expire = || _ = self.step(|worker, now| worker.expire(&call.operations(), now));
-        let polling = call.is_small().then(|| self.driver.polling());
+        let polling = call.is_small().then(|| self.driver.polling(PolledCall::SMALL));
         let result = call.outcome().wait(polling, expire);
         result.unwrap_or_else(|| Err(internal("a call without a result")))
     }
@@ -658,7 +658,7 @@ impl JobMember for WorkerStore {
         let group = self.group_id();
         let call = self.driver.with_registry(|tables| tables.of(group).call_of(number));
         if call.is_some_and(|call| call.is_small()) {
-            self.driver.polling().wait(is_over);
+            self.driver.polling(PolledCall::SMALL).wait(is_over);
         }
     }
 

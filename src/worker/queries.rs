@@ -136,7 +136,7 @@ impl WorkerStore {
             parts.push(PendingKey::new(Arc::clone(slot), target, 0..0));
             servers.push(count);
         }
-        let call = PendingCall::new(self.owner(), None, Plan::default(), parts);
+        let call = PendingCall::new(self.group.clone(), None, Plan::default(), parts);
         let call = self.launch(&mut memory, call, CallInputs::default(), 0, deadline)?;
         self.wait(&call)?;
         let of_key = |(part, count): (usize, usize)| {

@@ -156,7 +156,7 @@ impl WorkerStore {
         }
         plan.groups = groups;
         let inputs = CallInputs { weight: plan.divisor, ..CallInputs::default() };
-        let call = memory.begin(self.owner(), ticket, plan, parts);
+        let call = memory.begin(self.group.clone(), ticket, plan, parts);
         self.launch(memory, call, inputs, priority, deadline)
     }
 
@@ -235,7 +235,7 @@ impl WorkerStore {
         let mut unsent = codec.map(|codec| (codec, self.unsent.lock()));
         let coding = unsent.as_mut().map(|(codec, unsent)| (&**codec, &mut **unsent));
         let inputs = CallInputs { lent: &values, coding, weight: plan.divisor };
-        let call = memory.begin(self.owner(), ticket, plan, parts);
+        let call = memory.begin(self.group.clone(), ticket, plan, parts);
         let sent = self.launch(memory, call, inputs, priority, deadline);
         memory.values = values;
         drop(unsent);

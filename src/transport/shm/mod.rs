@@ -4,8 +4,8 @@
 //! The sender owns a [`segment::Segment`] for each receiver and uses it as a ring, with a queue of the
 //! positions of its pieces. The receiver has a thread for each ring, which gets the segment's descriptor from
 //! the sender (`handover`), publishes how far it has read, and sleeps in the segment until the sender wakes it.
-//! A thread of the program that waits for a result reads small pieces itself, with few processors all of them
-//! (`polling`), so that no thread is woken for them.
+//! A thread of the program that waits for a result reads small pieces itself, with few processors all of them, so
+//! that no thread is woken for them.
 //!
 //! The sender never blocks. While the ring is full, or the receiver cannot map the segment or does not read,
 //! all bytes take the network.
@@ -14,7 +14,6 @@
 mod fuzz;
 mod handover;
 mod offer;
-mod polling;
 mod receiver;
 mod ring;
 mod segment;
@@ -27,7 +26,6 @@ mod transport;
 pub(crate) use fuzz::offers;
 #[cfg(test)]
 use offer::SegmentOffer;
-pub(crate) use polling::Polling;
 #[cfg(test)]
 use receiver::ShmReceivers;
 pub(super) use sender::RingReservation;

@@ -4,10 +4,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::offer::{SegmentOffer, SegmentToken};
-use super::polling::{self, Polling};
 use super::ring::Ring;
 use crate::log::{Level, log};
 use crate::sys::sync::Mutex;
+use crate::transport::polling::Polling;
 use crate::transport::reader_end::EndMode;
 use crate::transport::{Inbox, who_and_address};
 
@@ -51,14 +51,11 @@ impl ShmReceivers {
         }
     }
 
-    /// Begins to poll the rings on the calling thread.
-    pub(in crate::transport) fn polling(&self) -> Polling {
-        let polled = |(_, ring): &(_, Arc<Ring>)| Some((Arc::clone(ring), ring.segment()?));
-        Polling::of(&self.inbox, || {
-            let rings = self.rings.lock();
-            let rings = rings.iter().flat_map(RingsByPeer::values);
-            rings.filter_map(polled).take(polling::MOST_RINGS).collect()
-        })
+    /// Has a thread of the program read the rings.
+    pub(in crate::transport) fn add_to(&self, polling: &mut Polling) {
+        let rings = self.rings.lock();
+        let rings = rings.iter().flat_map(RingsByPeer::values);
+        rings.for_each(|(_, ring)| polling.add(Arc::clone(ring) as Arc<_>, 1));
     }
 
     /// A sender has ended: with `reports`, the ring's thread reports it as down, after all that was sent. False

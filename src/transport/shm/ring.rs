@@ -1,8 +1,8 @@
 //! Receiver side of one ring, and its thread.
 
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use super::handover;
@@ -10,22 +10,20 @@ use super::offer::SegmentOffer;
 use super::segment::{QUEUE, Segment, taken};
 use crate::log::{Level, log};
 use crate::sys::sync::Mutex;
-use crate::transport::adaptive_wait::AdaptiveWait;
+use crate::transport::polling::{AdaptiveWait, PolledSource, SMALL};
 use crate::transport::reader_end::{EndMode, ReaderEnd};
 use crate::transport::{Inbox, who_and_address};
 
 /// Timeout of one sleep, after which a ring is read even if its sender was killed before the wake-up.
 const LOOK_AGAIN: Duration = Duration::from_secs(if cfg!(test) { 60 } else { 1 });
 
-/// Maximum length in bytes of a small piece: reading it takes no longer than a wake-up.
-pub(super) const SMALL: usize = 32 << 10;
-
 /// Memory of a sender, read by a thread until it is signalled to end; small pieces also by threads that wait.
 pub(super) struct Ring {
-    /// None before the thread has mapped it.
-    segment: Mutex<Option<Arc<Segment>>>,
+    /// Not there before the thread has mapped it.
+    segment: OnceLock<Segment>,
     /// The sender, as in [`Inbox::arrived`].
     from: String,
+    inbox: Arc<dyn Inbox>,
     ending: ReaderEnd,
     /// Number of pieces read, from the thread's beginning to its end. Its lock is held while one is delivered.
     read: Mutex<Option<u64>>,
@@ -44,14 +42,18 @@ impl Ring {
         from: &str,
         inbox: &Arc<dyn Inbox>,
     ) -> io::Result<Arc<Self>> {
-        let (segment, ending, read) = (Mutex::default(), ReaderEnd::default(), Mutex::default());
-        let (pollers, readers_of_all) = Default::default();
-        let from = from.to_owned();
-        let ring = Arc::new(Self { segment, from, ending, read, pollers, readers_of_all });
-        let (reader, inbox) = (Arc::clone(&ring), Arc::clone(inbox));
+        let ring = Arc::new(Self {
+            segment: OnceLock::new(),
+            from: from.to_owned(),
+            inbox: Arc::clone(inbox),
+            ending: ReaderEnd::default(),
+            read: Mutex::default(),
+            pollers: AtomicUsize::new(0),
+            readers_of_all: AtomicUsize::new(0),
+        });
+        let reader = Arc::clone(&ring);
         let thread = std::thread::Builder::new().name("kvstore-ring".into());
-        let read = move || reader.run(&offer, &*inbox);
-        crate::pool::without_signals(|| thread.spawn(read))?;
+        crate::pool::without_signals(|| thread.spawn(move || reader.run(&offer)))?;
         Ok(ring)
     }
 
@@ -59,17 +61,17 @@ impl Ring {
     pub(super) fn end(&self, how: EndMode) -> bool {
         let is_heard = self.ending.tell(how);
         // A thread that maps the segment later finds the signal.
-        if let Some(segment) = &*self.segment.lock() {
+        if let Some(segment) = self.segment.get() {
             segment.wake();
         }
         is_heard
     }
 
     /// The thread.
-    fn run(&self, offer: &SegmentOffer, inbox: &dyn Inbox) {
+    fn run(&self, offer: &SegmentOffer) {
         match self.map(offer) {
             Ok(segment) => {
-                self.read_all(&segment, inbox);
+                self.read_all(segment);
                 segment.taken().store(taken::NO_MORE, Ordering::Release);
             }
             Err(error) => {
@@ -77,19 +79,18 @@ impl Ring {
             }
         }
         if self.ending.end() {
-            inbox.down(who_and_address(&self.from).1);
+            self.inbox.down(who_and_address(&self.from).1);
         }
     }
 
-    fn map(&self, offer: &SegmentOffer) -> io::Result<Arc<Segment>> {
+    fn map(&self, offer: &SegmentOffer) -> io::Result<&Segment> {
         let size = usize::try_from(offer.size).map_err(io::Error::other)?;
-        let segment = Arc::new(Segment::open(handover::get(offer)?, size)?);
-        *self.segment.lock() = Some(Arc::clone(&segment));
-        Ok(segment)
+        let segment = Segment::open(handover::get(offer)?, size)?;
+        Ok(self.segment.get_or_init(|| segment))
     }
 
     /// Delivers pieces to the inbox, until the end.
-    fn read_all(&self, segment: &Segment, inbox: &dyn Inbox) {
+    fn read_all(&self, segment: &Segment) {
         // Pieces before this point were written for an earlier receiver.
         let head = segment.head().load(Ordering::Acquire);
         segment.tail().store(head, Ordering::Release);
@@ -102,7 +103,7 @@ impl Ring {
             match next(segment, *number) {
                 Ok(Some(piece)) => {
                     *number += 1;
-                    self.hand_on(segment, inbox, piece, *number);
+                    self.hand_on(segment, piece, *number);
                     last = piece.1;
                 }
                 Ok(None) if self.ending.is_to(EndMode::Drained) => break,
@@ -140,34 +141,32 @@ impl Ring {
         }
     }
 
-    /// The memory, if the thread reads it.
-    pub(super) fn segment(&self) -> Option<Arc<Segment>> {
-        self.segment.lock().clone()
+    fn hand_on(&self, segment: &Segment, (at, len): (usize, usize), read: u64) {
+        // Once the bytes are read, the sender may overwrite them.
+        let give_back = || segment.tail().store(read, Ordering::Release);
+        let bytes = std::iter::once(segment.piece(at, len));
+        let behind = std::iter::from_fn(|| {
+            give_back();
+            None
+        });
+        self.inbox.arrived(&self.from, len, &mut bytes.chain(behind));
+        give_back();
     }
+}
 
-    /// A thread of the program begins to poll.
-    pub(super) fn begin_polling(&self, segment: &Segment) {
+impl PolledSource for Ring {
+    fn begin(&self, all: bool) {
         self.pollers.fetch_add(1, Ordering::Relaxed);
-        segment.begin_polling();
+        self.readers_of_all.fetch_add(usize::from(all), Ordering::Relaxed);
+        if let Some(segment) = self.segment.get() {
+            segment.begin_polling();
+        }
     }
 
-    /// A thread that polls begins to read large pieces too.
-    pub(super) fn begin_reading_all(&self) {
-        self.readers_of_all.fetch_add(1, Ordering::Relaxed);
-    }
-
-    pub(super) fn end_reading_all(&self) {
-        self.readers_of_all.fetch_sub(1, Ordering::Relaxed);
-    }
-
-    pub(super) fn end_polling(&self, segment: &Segment) {
-        self.pollers.fetch_sub(1, Ordering::Relaxed);
-        segment.end_polling();
-    }
-
-    /// Reads a piece of at most `most` bytes, if one is there, on a thread that waits for a result. The thread of the
-    /// ring reads a larger one, while others may do something else.
-    pub(super) fn poll(&self, segment: &Segment, most: usize, inbox: &dyn Inbox) {
+    /// Reads a piece, if one is there, and it is small: the thread of the ring reads a large one, while others may do
+    /// something else.
+    fn look(&self, all: bool) {
+        let Some(segment) = self.segment.get() else { return };
         segment.begin_polling();
         if !segment.has_unread() {
             return;
@@ -178,25 +177,21 @@ impl Ring {
             return;
         };
         match next(segment, *number) {
-            Ok(Some(piece)) if piece.1 <= most => {
+            Ok(Some(piece)) if all || piece.1 <= SMALL => {
                 *number += 1;
-                self.hand_on(segment, inbox, piece, *number);
+                self.hand_on(segment, piece, *number);
             }
             Ok(None) => {}
             Ok(Some(_)) | Err(BadRing) => segment.wake(),
         }
     }
 
-    fn hand_on(&self, segment: &Segment, inbox: &dyn Inbox, (at, len): (usize, usize), read: u64) {
-        // Once the bytes are read, the sender may overwrite them.
-        let give_back = || segment.tail().store(read, Ordering::Release);
-        let bytes = std::iter::once(segment.piece(at, len));
-        let behind = std::iter::from_fn(|| {
-            give_back();
-            None
-        });
-        inbox.arrived(&self.from, len, &mut bytes.chain(behind));
-        give_back();
+    fn end(&self, all: bool) {
+        self.pollers.fetch_sub(1, Ordering::Relaxed);
+        self.readers_of_all.fetch_sub(usize::from(all), Ordering::Relaxed);
+        if let Some(segment) = self.segment.get() {
+            segment.end_polling();
+        }
     }
 }
 

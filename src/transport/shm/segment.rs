@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::transport::Piece;
+use crate::transport::polling::SleepingReceiver;
 use kvstore_checksum::CopySums;
 
 const NAME: &std::ffi::CStr = c"kvstore";
@@ -208,9 +209,7 @@ impl Segment {
     /// The caller reads no more: the thread is woken for what it leaves, and for what comes.
     pub(super) fn end_polling(&self) {
         self.change_bell(bell::POLLED, bell::ASLEEP);
-        if self.must_wake() && self.has_unread() {
-            self.wake();
-        }
+        self.wake_if_behind();
     }
 
     fn change_bell(&self, from: u32, to: u32) {
@@ -253,6 +252,14 @@ impl Segment {
         assert!(at.checked_add(len).is_some_and(|end| end <= self.bytes), "inside of the segment");
         // SAFETY: behind the control words, and inside the mapping by the assertion.
         unsafe { self.front.as_ptr().cast::<u8>().add(FRONT + at) }
+    }
+}
+
+impl SleepingReceiver for Segment {
+    fn wake_if_behind(&self) {
+        if self.must_wake() && self.has_unread() {
+            self.wake();
+        }
     }
 }
 

@@ -7,9 +7,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use super::handover;
 use super::offer::SegmentOffer;
 use super::segment::{QUEUE, Segment, WriteRange, taken};
-use super::{handover, polling};
+use crate::transport::polling::wake_later;
 use kvstore_checksum::CopySums;
 
 /// Size of a ring in bytes: more than are in flight, so that a full ring is rare.
@@ -163,8 +164,9 @@ impl ShmSender {
         entry.at.store(claim.at as u64, Ordering::Relaxed);
         entry.len.store(len as u64, Ordering::Relaxed);
         self.unread.push_back(PublishedPiece { start: claim.at, end: claim.at + len });
-        if self.segment.publish(self.read + self.unread.len() as u64) {
-            polling::wake(&self.segment);
+        let must_wake = self.segment.publish(self.read + self.unread.len() as u64);
+        if must_wake && !wake_later(&self.segment) {
+            self.segment.wake();
         }
     }
 

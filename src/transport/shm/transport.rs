@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use super::offer::SegmentOffer;
-use super::polling::Polling;
 use super::receiver::ShmReceivers;
 use super::sender::ShmSender;
 use crate::transport::peer_transport::{
     Carrier, PathState, PeerPath, PeerTransport, TransportChoice, TransportRow,
 };
+use crate::transport::polling::Polling;
 use crate::transport::send_buffer::SendMemory;
 use crate::transport::{Inbox, SendBuffer, TransportConfig};
 
@@ -41,8 +41,8 @@ impl PeerTransport for ShmReceivers {
         }
     }
 
-    fn polling(&self) -> Option<Polling> {
-        Some(ShmReceivers::polling(self))
+    fn add_to(&self, polling: &mut Polling) {
+        ShmReceivers::add_to(self, polling);
     }
 
     fn end(&self, address: &str, reports: bool) -> bool {

@@ -1,8 +1,9 @@
-//! A connection with one peer, and its sending side. Reading is the part of `io_threads`, and so is sending
+//! A connection with one peer, and its sending side. Reading is the part of `readers`, and so is sending
 //! what the socket has not taken at once.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
 use std::net::{Shutdown, TcpStream};
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -279,6 +280,11 @@ impl Connection {
     /// Reads what has arrived.
     pub(super) fn receive(&self, room: &mut [u8]) -> io::Result<usize> {
         sys::receive_now(self.fd(), room)
+    }
+
+    /// As `receive`, to memory without a value.
+    pub(super) fn receive_into(&self, room: &mut [MaybeUninit<u8>]) -> io::Result<usize> {
+        sys::receive_into(self.fd(), room)
     }
 
     /// Number of bytes taken; None if the socket takes none now.

@@ -9,16 +9,16 @@ use super::connection::{Connection, RecordBuffers};
 use super::dials::{Dials, Order};
 use super::framing::MessageKind;
 use super::greeting::Lane;
-use super::io_threads::{Arrival, IoThreads, Receiver};
 use super::layer::Layer;
 use super::peers::Peers;
+use super::readers::{Arrival, IoThreads, Receiver};
 use crate::credentials::{CredentialKind, Credentials};
 use crate::log::{Level, log};
 use crate::sys;
 use crate::sys::sync::Mutex;
 use crate::transport::table::Transports;
 use crate::transport::tls::RecordHalves;
-use crate::transport::{DialPolicy, Inbox, TransportConfig};
+use crate::transport::{DialPolicy, Inbox, Polling, ReceiveRoom, TransportConfig};
 
 /// Maximum time for peers to take the last bytes, and to end their side.
 const LAST_WORDS: Duration = Duration::from_millis(500);
@@ -183,6 +183,15 @@ impl Endpoint {
         Some(connection)
     }
 
+    /// Has a thread of the program read what arrives, but large pieces only where it does that for the others.
+    pub(super) fn add_to(&self, polling: &mut Polling) {
+        self.incoming.transports.add_to(polling);
+        let mut peers = self.incoming.transports.on_connections();
+        if peers > 0 && polling.may_read_from(peers) {
+            self.threads.each_source(|source| polling.add(source, std::mem::take(&mut peers)));
+        }
+    }
+
     /// Number of threads that read.
     #[cfg(test)]
     pub(super) fn threads(&self) -> usize {
@@ -197,7 +206,7 @@ impl Endpoint {
         // A socket that is closed with unread bytes resets its connection, and the peer may lose what it
         // has not read. So the peers end first, unless they take too long.
         let end = Instant::now() + LAST_WORDS;
-        while self.threads.load() > 0 && !self.threads.is_one() && Instant::now() < end {
+        while self.threads.load() > 0 && !self.threads.is_delivering() && Instant::now() < end {
             std::thread::sleep(LOOK_AGAIN);
         }
         self.threads.close();
@@ -223,6 +232,14 @@ impl Receiver for Incoming {
             }
             MessageKind::Goodbye => connection.take_goodbye(),
         }
+    }
+
+    fn room(&self, from: &Connection, len: usize, payload: &[u8]) -> Option<(ReceiveRoom, usize)> {
+        self.inbox.room(from.from(), len, payload)
+    }
+
+    fn received_in_room(&self, from: &Connection, front: &[u8], room: ReceiveRoom) {
+        self.inbox.received(from.from(), front, room);
     }
 
     fn ended(&self, connection: &Arc<Connection>) {

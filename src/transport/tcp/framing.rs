@@ -48,8 +48,15 @@ impl MessageKind {
 pub(super) enum Delivery<'a> {
     /// None for a kind of a later version, which is skipped.
     Whole(Option<MessageKind>, &'a [u8]),
-    /// At least this many bytes are missing.
-    Missing(usize),
+    /// The head is there, or not; at least this many bytes are missing.
+    Missing(Option<Unfinished<'a>>, usize),
+}
+
+/// The begin of a message.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Unfinished<'a> {
+    pub(super) kind: Option<MessageKind>,
+    pub(super) payload: &'a [u8],
 }
 
 pub(super) fn head(kind: MessageKind, len: usize) -> io::Result<[u8; HEAD]> {
@@ -62,7 +69,7 @@ pub(super) fn head(kind: MessageKind, len: usize) -> io::Result<[u8; HEAD]> {
 
 pub(super) fn first(bytes: &[u8]) -> io::Result<Delivery<'_>> {
     let Some((head, rest)) = bytes.split_first_chunk::<HEAD>() else {
-        return Ok(Delivery::Missing(HEAD - bytes.len()));
+        return Ok(Delivery::Missing(None, HEAD - bytes.len()));
     };
     let [a, b, c, d, kind, high, _, _] = *head;
     let len = usize::try_from(u32::from_le_bytes([a, b, c, d])).map_err(io::Error::other)?;
@@ -72,7 +79,7 @@ pub(super) fn first(bytes: &[u8]) -> io::Result<Delivery<'_>> {
     let kind = MessageKind::of(u16::from_le_bytes([kind, high]));
     Ok(match rest.get(..len) {
         Some(payload) => Delivery::Whole(kind, payload),
-        None => Delivery::Missing(len - rest.len()),
+        None => Delivery::Missing(Some(Unfinished { kind, payload: rest }), len - rest.len()),
     })
 }
 
@@ -85,7 +92,10 @@ mod tests {
         let message = [&head(MessageKind::Offer(1), 3).unwrap()[..], &[7, 8, 9]].concat();
         for end in 0..message.len() {
             let missing = if end < HEAD { HEAD - end } else { message.len() - end };
-            assert_eq!(first(&message[..end]).unwrap(), Delivery::Missing(missing));
+            let payload = message[..end].get(HEAD..);
+            let kind = Some(MessageKind::Offer(1));
+            let unfinished = payload.map(|payload| Unfinished { kind, payload });
+            assert_eq!(first(&message[..end]).unwrap(), Delivery::Missing(unfinished, missing));
         }
         let whole = Delivery::Whole(Some(MessageKind::Offer(1)), &[7, 8, 9]);
         assert_eq!(first(&[&message[..], &[1]].concat()).unwrap(), whole);

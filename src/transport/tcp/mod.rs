@@ -4,7 +4,7 @@
 //! a long link. Workers dial the scheduler and the servers, servers dial the scheduler; the scheduler and the
 //! servers listen on one port each. A connection begins with a greeting ([`admission`]), which one thread makes for both sides
 //! ([`greeter`]), and carries messages behind it ([`framing`]). A few threads read from all connections
-//! ([`io_threads`]). One that is lost is made again by its caller; a peer has ended when it says so, when its
+//! ([`readers`]). One that is lost is made again by its caller; a peer has ended when it says so, when its
 //! port refuses connections, or when it does not connect again in time.
 
 mod admission;
@@ -15,10 +15,9 @@ mod endpoint;
 mod framing;
 mod greeter;
 mod greeting;
-mod io_threads;
 mod layer;
 mod peers;
-mod receive_buffer;
+mod readers;
 mod sender;
 #[cfg(test)]
 mod tests;
@@ -35,7 +34,8 @@ use mio::{Poll, Waker};
 
 use super::names::{name_of_this_process, with_identity};
 use super::{
-    Inbox, PeerChoice, Polling, SendBuffers, SendQueue, Sender, Transport, TransportConfig,
+    Inbox, PeerChoice, PolledCall, Polling, SendBuffers, SendQueue, Sender, Transport,
+    TransportConfig,
 };
 use crate::config::address::has_port;
 use crate::error::{Result, fail};
@@ -100,8 +100,12 @@ impl Transport for TcpTransport {
         Box::new(PeerSender::new(to, &self.endpoint, &self.buffers, queue))
     }
 
-    fn polling(&self) -> Polling {
-        self.endpoint.incoming.transports.polling()
+    fn polling(&self, call: PolledCall) -> Polling {
+        let mut polling = Polling::of(call);
+        if polling.is_admitted() {
+            self.endpoint.add_to(&mut polling);
+        }
+        polling.started()
     }
 
     fn choices(&self, known: &mut u64) -> Option<BTreeMap<Arc<str>, PeerChoice>> {

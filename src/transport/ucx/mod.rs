@@ -26,10 +26,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{JoinHandle, ThreadId};
 use std::time::{Duration, Instant};
 
-use super::adaptive_wait::AdaptiveWait;
 use super::peer_transport::{
     Carrier, PathState, PeerPath, PeerTransport, TransportChoice, TransportRow,
 };
+use super::polling::AdaptiveWait;
 use super::{Inbox, SendBuffer, SendBuffers, TransportConfig};
 use crate::sys::sync::Mutex;
 use devices::fabric_devices;

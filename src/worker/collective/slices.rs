@@ -88,7 +88,7 @@ impl WorkerStore {
     ) -> Result<Arc<PendingCall>> {
         let part = PendingKey::new(Arc::clone(slot), target, 0..0);
         let order = KeyRequest { key: slot.key.id(), part: 0, scale: 0, what };
-        let call = PendingCall::new(self.owner(), None, Plan::default(), vec![part]);
+        let call = PendingCall::new(self.group.clone(), None, Plan::default(), vec![part]);
         let mut memory = CallMemory::default();
         memory.requests.push_back(order);
         let call = self.launch(&mut memory, call, CallInputs::default(), 0, deadline)?;

@@ -26,9 +26,9 @@ use crate::local::collective::{
 use crate::local::kind::StoreKind;
 use crate::local::{Local, poisoned};
 use crate::panics;
-use crate::runtime::{BlockPool, Bytes, Driver, DriverHost, ReceiveTarget};
+use crate::runtime::{BlockPool, Bytes, Driver, DriverHost};
 use crate::tensor::DType;
-use crate::transport::{self, Polling};
+use crate::transport::{self, PolledCall, Polling, ReceiveTarget};
 pub(super) use clipping::WEIGHED;
 use kvstore_protocol::{
     EXCHANGES, ExchangeAction, ExchangeAddress, ExchangeId, ExchangeTerms, Exchanges, Failure,
@@ -320,7 +320,7 @@ impl WorkerStore {
             return None;
         }
         let others = self.seat().workers as usize - 1;
-        let polling = driver.polling().taking_turns(others);
+        let polling = driver.polling(PolledCall { bytes: largest, others });
         (largest <= POLLED || polling.takes_turns()).then_some(polling)
     }
 
@@ -405,10 +405,6 @@ impl ExchangeHost {
 }
 
 impl ExchangeHome for Driver<ExchangeHost> {
-    fn settle(&self, run: &Arc<ExchangeRun>) {
-        self.host.settle(run);
-    }
-
     fn reduced(self: Arc<Self>, exchange: ExchangeId, at: u64, data: &Bytes) {
         self.step(|machine, _| machine.reduced(exchange, at, data));
     }

@@ -11,18 +11,16 @@ use super::span::{ByteSpan, ReducedPart};
 use crate::error::{Error, Result};
 use crate::local::Local;
 use crate::local::collective::{CollectiveCall, Reducer, WorkerPlace};
-use crate::runtime::{BlockPool, Bytes, Loan, ReceiveTarget, Receiver};
+use crate::runtime::{BlockPool, Bytes, Loan};
 use crate::sys::DefaultFloats;
 use crate::sys::sync::Mutex;
+use crate::transport::{ReceiveGate, ReceiveTarget, Receiver};
 use crate::worker::group::WorkerGroup;
 use crate::worker::outcome::{CallOutcome, end_loans};
 use kvstore_protocol::{Data as _, ExchangeId, ExchangePlan, ExchangeTerms, Time};
 
 /// The driver of exchanges, for its calls.
 pub(super) trait ExchangeHome: Send + Sync {
-    /// Removes an outstanding event of a call; completes the call after the last one.
-    fn settle(&self, run: &Arc<ExchangeRun>);
-
     /// A piece of a result is there.
     fn reduced(self: Arc<Self>, exchange: ExchangeId, at: u64, data: &Bytes);
 
@@ -67,6 +65,7 @@ pub(in crate::worker) struct ExchangeRun {
     events: AtomicUsize,
     failure: Mutex<Option<Error>>,
     outcome: CallOutcome,
+    gate: ReceiveGate,
 }
 
 impl ExchangeRun {
@@ -89,6 +88,7 @@ impl ExchangeRun {
             events: AtomicUsize::new(1),
             failure: Mutex::default(),
             outcome: CallOutcome::new(),
+            gate: ReceiveGate::default(),
         })
     }
 
@@ -229,10 +229,9 @@ impl ExchangeRun {
         }
         let (segment, at) = (self.place_of(from, is_result), usize::try_from(at).ok()?);
         at.checked_add(len).filter(|end| *end <= segment.len())?;
-        self.expect();
         let call = Arc::clone(self) as Arc<dyn Receiver>;
-        // SAFETY: inside of an out, or of memory of the call, which is lent until all its events have ended; pieces
-        // are disjoint.
+        // SAFETY: inside of an out, or of memory of the call, which closes the gate before they end; pieces are
+        // disjoint.
         Some(unsafe { ReceiveTarget::new(segment.from(at, len).start(), len, call) })
     }
 
@@ -278,6 +277,7 @@ impl ExchangeRun {
 
     /// Ends the loans and copies results to the outs; gives the result.
     pub(super) fn complete(&self) -> Result<()> {
+        self.gate.close();
         let failure = self.failure.lock().take().map_or(Ok(()), Err);
         let result = end_loans(self.loans.iter(), failure, self.owner.home.blocks());
         if result.is_ok() {
@@ -292,9 +292,8 @@ impl ExchangeRun {
 }
 
 impl Receiver for ExchangeRun {
-    fn received(self: Arc<Self>) {
-        let home = Arc::clone(&self.owner.home);
-        home.settle(&self);
+    fn gate(&self) -> &ReceiveGate {
+        &self.gate
     }
 }
 

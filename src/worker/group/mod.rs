@@ -3,9 +3,8 @@
 
 mod seat;
 
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
-use super::call::{CallHome, CallOwner};
 use super::{StoreKeyNames, WorkerMachine, WorkerStore, closed};
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result, fail};
@@ -106,12 +105,6 @@ impl WorkerStore {
     /// Number of the group in the protocol; 0 for the job.
     pub(super) fn group_id(&self) -> u64 {
         self.group.as_ref().map_or(0, |group| group.id)
-    }
-
-    /// What settles the events of calls of this store.
-    pub(super) fn owner(&self) -> CallOwner {
-        let home = Arc::downgrade(&self.driver) as Weak<dyn CallHome>;
-        CallOwner { home, group: self.group.clone() }
     }
 
     /// Place of this worker among those of the store.

@@ -1,6 +1,8 @@
 //! Both ends of connections in one process, on the loopback interface.
 
 mod lanes;
+mod large;
+mod polling;
 mod reconnection;
 mod records;
 

@@ -1,5 +1,7 @@
 //! Both sides of a ring in one process: a descriptor is given as to another process.
 
+mod polling;
+
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -20,17 +20,17 @@ static LOOKERS: PollerCount = PollerCount(AtomicUsize::new(0));
 static CALLERS: PollerCount = PollerCount(AtomicUsize::new(0));
 
 /// Adaptive polling of one thread.
-pub(super) struct AdaptiveWait {
+pub(in crate::transport) struct AdaptiveWait {
     looks: bool,
 }
 
 impl AdaptiveWait {
-    pub(super) fn new() -> Self {
+    pub(in crate::transport) fn new() -> Self {
         Self { looks: true }
     }
 
     /// Waits for a value: polls `look` for a while, unless the last wait was long, then blocks in `sleep`.
-    pub(super) fn wait<T>(
+    pub(in crate::transport) fn wait<T>(
         &mut self,
         look: impl FnMut() -> Option<T>,
         sleep: impl FnOnce() -> T,
