@@ -131,17 +131,11 @@ impl IoThreads {
     /// them.
     pub(super) fn close(&self) {
         let threads = self.threads.lock().take().unwrap_or_default();
-        for IoThread { shared, .. } in &threads {
-            shared.call_backs.close();
-            shared.gate.open();
-        }
-        for IoThread { shared, handle } in threads {
+        threads.iter().for_each(|thread| thread.shared.close());
+        for IoThread { handle, .. } in threads {
             if handle.thread().id() != std::thread::current().id() {
                 // A panic was reported by the thread.
                 let _ = handle.join();
-            }
-            if !is_current(&shared) {
-                drop(shared.reading.lock());
             }
         }
     }
@@ -173,6 +167,17 @@ impl IoThreads {
 }
 
 impl SharedReader {
+    /// Nothing is delivered any more, but by the calling thread if it delivers; the thread ends.
+    fn close(&self) {
+        self.call_backs.close();
+        // A thread of the program that reads takes the wake-up, too; behind its turn it finds the end.
+        if !is_current(self) {
+            drop(self.reading.lock());
+        }
+        self.gate.open();
+        self.call_backs.wake();
+    }
+
     /// The thread.
     fn run(&self, mut sleeper: GateSleeper) {
         let mut lookout = AdaptiveWait::new();
