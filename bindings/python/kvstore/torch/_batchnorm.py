@@ -12,7 +12,7 @@ from ._job import size
 
 
 class SyncBatchNorm(_BatchNorm):
-    """Batch normalization with mean and variance of the batches of all ranks, on the CPU.
+    """Batch normalization with mean and variance of the batches of all ranks.
 
     >>> model = kvstore.torch.SyncBatchNorm.convert(model)
 
@@ -102,12 +102,12 @@ def _moments(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, float]:
     """Mean and variance of each channel over all ranks in float64, and the number of values."""
     flat = x.detach().transpose(0, 1).reshape(x.shape[1], -1)
     count = flat.shape[1]
-    mean = flat.mean(1, dtype=torch.float64) if count else torch.zeros(x.shape[1]).double()
+    none = torch.zeros(x.shape[1], dtype=torch.float64, device=x.device)
+    mean = flat.mean(1, dtype=torch.float64) if count else none
     # Of differences: the squares themselves would lose a small variance beside a large mean.
     squares = (flat - mean.to(x.dtype)[:, None]).square().sum(1, dtype=torch.float64)
-    own = torch.cat(
-        [torch.tensor([float(count)]).double(), count * mean, squares + count * mean**2]
-    )
+    number_of_own = torch.full([1], float(count), dtype=torch.float64, device=x.device)
+    own = torch.cat([number_of_own, count * mean, squares + count * mean**2])
     total = allreduce(own, "sum")
     number, channels = float(total[0]), x.shape[1]
     if number < 2:

@@ -154,15 +154,6 @@ def _from_bytes(data: Union[bytes, bytearray]) -> Any:
     return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
 
 
-def refuse_devices(call: str, named: list[tuple[str, torch.nn.Parameter]]) -> None:
-    """Jobs take no tensors of GPUs."""
-    for name, each in named:
-        if each.device.type != "cpu":
-            raise kvstore.UnsupportedError(
-                f"{call}: `{name}` is on {each.device}; parameters must be in CPU memory"
-            )
-
-
 def barrier(timeout: Optional[float] = None) -> None:
     """Waits until all ranks have arrived here. `timeout` is in seconds; None waits for ever."""
     job().store.barrier(timeout)

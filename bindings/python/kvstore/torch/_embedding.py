@@ -19,13 +19,14 @@ class _Fetch:
 
     def __init__(self, store: KVStore, ids: torch.Tensor, dim: int) -> None:
         self.ids = ids
-        self.unique, self.places = torch.unique(ids, return_inverse=True)
-        self._rows = torch.empty(len(self.unique), dim)
+        unique, self.places = torch.unique(ids, return_inverse=True)
+        self.unique = unique.cpu()
+        self._rows = torch.empty(len(unique), dim)
         self._ticket = store.pull_rows_async(_KEY, self.unique, out=self._rows)
 
     def wait(self) -> torch.Tensor:
         self._ticket.wait()
-        return self._rows
+        return self._rows.to(self.ids.device)
 
     def cancel(self) -> None:
         self._ticket.cancel()
@@ -43,7 +44,7 @@ class Embedding(torch.nn.Module):
     servers change these rows by `rule`, a rule of the library with `lazy_update`: "sgd", "adagrad",
     "adam" and the others that have it. All ranks call step() equally often, also with no ids.
     Gradients are averaged over the ranks. Rows begin with a normal distribution, as those of
-    torch.nn.Embedding, multiplied by `scale`.
+    torch.nn.Embedding, multiplied by `scale`. Rows are on the device of their ids.
     """
 
     def __init__(
@@ -92,7 +93,7 @@ class Embedding(torch.nn.Module):
 
     def step(self) -> None:
         """Sends the gradients of all rows since the last step; a call of all ranks."""
-        used = [(ids, rows.grad) for ids, rows in self._used if rows.grad is not None]
+        used = [(ids, rows.grad.cpu()) for ids, rows in self._used if rows.grad is not None]
         self._used = []
         ids = torch.cat([torch.empty(0, dtype=torch.int64), *(ids for ids, _ in used)])
         rows = torch.cat([torch.empty(0, self.embedding_dim), *(rows for _, rows in used)])

@@ -12,8 +12,8 @@ import kvstore
 from kvstore import KVStore, Ticket
 from kvstore._agreement import agree, describe
 
-from ._collectives import refuse_devices
 from ._job import Job
+from ._staging import Arrivals, HostCopies, refuse_without_memory
 from ._units import units_of
 
 # Places in the flags of a round, in front of one for each parameter.
@@ -53,7 +53,9 @@ class Gradients:
         # The backward pass at whose end this is called; one that fails never calls.
         self._queued_in = _NO_PASS
         self._suspended = False
+        # By place, the sums that are under way, and what is copied to host memory for one.
         self._tickets: dict[int, Ticket] = {}
+        self._copied = Arrivals()
         self._round = 0
         self._flags = torch.zeros(_FIRST + len(named), dtype=torch.int32)
         # Whether a step would use gradients of this rank alone.
@@ -64,7 +66,7 @@ class Gradients:
                 parameter.register_post_accumulate_grad_hook(self._accumulated)
 
     def _create_keys(self, of: Job) -> None:
-        refuse_devices("DistributedOptimizer", list(zip(self._names, self.parameters)))
+        refuse_without_memory("DistributedOptimizer", list(zip(self._names, self.parameters)))
         lines = [describe(name, each) for name, each in zip(self._names, self.parameters)]
         agree(of.store, "DistributedOptimizer", lines)
         count = sum(key.startswith(_FLAGS) for key in of.keys)
@@ -73,7 +75,11 @@ class Gradients:
         suffix = f" ({count})" if of.keys.intersection(self._names) else ""
         # A codec may choose among the values of a key, so with one each has its own.
         self._units = units_of(self._names, self.parameters, suffix, fuse=self._store is of.store)
-        self._alone = {unit.places[0]: unit for unit in self._units if not unit.is_fused}
+        self._all = range(len(self._units))
+        self._alone = {
+            unit.places[0]: number for number, unit in enumerate(self._units) if not unit.is_fused
+        }
+        self._copies = HostCopies([unit.value(self.parameters) for unit in self._units])
         of.keys.update(self._names, [self._flags_key])
         self._begin([self._flags_key, *(unit.key for unit in self._units)])
 
@@ -81,8 +87,10 @@ class Gradients:
         """The first value of a key is that of rank 0: parameters, which all ranks begin with."""
         parameters = [each.detach() for each in self.parameters]
         values = [unit.gather(parameters) for unit in self._units]
-        self._store.init(keys, [self._flags, *values])
-        self._store.pull(keys[1:], out=values)
+        hosts = self._copies.to_host(self._all, values)
+        self._store.init(keys, [self._flags, *hosts])
+        self._store.pull(keys[1:], out=hosts)
+        self._copies.to_device(self._all, values)
         for unit in self._units:
             unit.scatter(parameters)
 
@@ -102,17 +110,24 @@ class Gradients:
 
     def _send(self, parameter: torch.nn.Parameter) -> None:
         place = self._places[id(parameter)]
-        unit = self._alone.get(place)
-        if unit is None:
+        number = self._alone.get(place)
+        if number is None:
             return
-        if place in self._tickets:
+        if place in self._tickets or place in self._copied:
             raise RuntimeError(
                 f"`{self._names[place]}`: a second gradient while its mean is under way; pass "
                 "backward_passes_per_step, or use no_sync()"
             )
-        self._tickets[place] = self._store.pushpull_async(
-            unit.key, self._gradient(place, parameter)
-        )
+        self._copied.add(place, self._copies.begin(number, self._gradient(place, parameter)))
+        self._send_copied(wait=False)
+
+    def _send_copied(self, wait: bool) -> None:
+        """Begins the sums of gradients that are in host memory, in their order."""
+        for place in self._copied.take(wait):
+            number, gradient = self._alone[place], self.parameters[place].grad
+            assert gradient is not None
+            [host] = self._copies.hosts([number], [gradient.detach()])
+            self._tickets[place] = self._store.pushpull_async(self._units[number].key, host)
 
     def _passed_backward(self) -> None:
         self._queued_in = _NO_PASS
@@ -143,20 +158,27 @@ class Gradients:
             return
         self._round = (self._round + 1) % _ROUNDS
         gradients = self._contribution()
-        tickets, self._tickets = self._tickets, {}
-        rest = [unit for unit in self._units if unit.places[0] not in tickets]
         try:
+            self._send_copied(wait=True)
+            rest = [
+                number for number in self._all if self._units[number].places[0] not in self._tickets
+            ]
+            values = [self._units[number].gather(gradients) for number in rest]
             self._store.pushpull(
-                [self._flags_key, *(unit.key for unit in rest)],
-                [self._flags, *(unit.gather(gradients) for unit in rest)],
+                [self._flags_key, *(self._units[number].key for number in rest)],
+                [self._flags, *self._copies.to_host(rest, values)],
             )
-            for ticket in tickets.values():
+            for ticket in self._tickets.values():
                 ticket.wait()
         except BaseException:
             # Gradients that are lent stay so until their operations have ended.
-            for ticket in tickets.values():
+            for ticket in self._tickets.values():
                 ticket.cancel()
             raise
+        finally:
+            self._tickets = {}
+            self._copied.clear()
+        self._copies.to_device(self._all, [unit.value(gradients) for unit in self._units])
         self._take(gradients)
 
     def _contribution(self) -> list[torch.Tensor]:
@@ -212,9 +234,11 @@ class Gradients:
             return False
         self._round = rounds // contributors
         # A push without rows counts as a push; a scalar has no rows.
-        values = [(unit.key, unit.value(self.parameters)) for unit in self._units]
-        tables = [(key, each.detach()[:0]) for key, each in values if each.dim() > 0]
-        scalars = [(key, torch.zeros_like(each)) for key, each in values if each.dim() == 0]
+        values = [(unit.key, unit.value(self.parameters).detach()) for unit in self._units]
+        tables = [(key, each[:0].cpu()) for key, each in values if each.dim() > 0]
+        scalars = [
+            (key, torch.zeros_like(each, device="cpu")) for key, each in values if each.dim() == 0
+        ]
         none = torch.empty(0, dtype=torch.int64)
         self._store.push_rows(
             [key for key, _ in tables], [none] * len(tables), [rows for _, rows in tables]

@@ -11,6 +11,7 @@ from kvstore._agreement import agree, describe
 
 from . import _collectives
 from ._job import job
+from ._staging import refuse_without_memory
 from ._stored import Named, StoredOptimizer, loss_of, trained
 
 
@@ -33,13 +34,13 @@ class ServerOptimizer(StoredOptimizer):
         of, named = job(), trained(model)
         if "rescale_grad" in params:
             raise kvstore.OptionError("ServerOptimizer: it sets rescale_grad itself, for the mean")
-        _collectives.refuse_devices("ServerOptimizer", named)
+        refuse_without_memory("ServerOptimizer", named)
         lines = [describe(name, each) for name, each in named]
         agree(of.store, "ServerOptimizer", lines)
         super().__init__(of.another_store(), named, rule, {"rescale_grad": 1 / of.size, **params})
         if isinstance(model, torch.nn.Module):
             _collectives.broadcast_parameters(model)
-        self._store.pull(self._names, out=self._parameters)
+        self._pull()
 
     @torch.no_grad()
     def step(self, closure: Optional[Callable[[], Any]] = None) -> Any:
@@ -49,5 +50,5 @@ class ServerOptimizer(StoredOptimizer):
         gradients = [
             torch.zeros_like(each) if each.grad is None else each.grad for each in self._parameters
         ]
-        self._store.pushpull(self._names, gradients, out=self._parameters)
+        self._pushpull(self._all, gradients)
         return loss

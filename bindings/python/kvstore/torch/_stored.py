@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Callable, Optional, Union
 
 import torch
 
 import kvstore
 from kvstore import KVStore
+
+from ._staging import HostCopies
 
 # A module, or pairs of names and parameters.
 Named = Union[torch.nn.Module, Iterable[tuple[str, torch.nn.Parameter]]]
@@ -30,11 +32,29 @@ class StoredOptimizer(torch.optim.Optimizer):
         self._names = [name for name, _ in named]
         self._parameters = [each for _, each in named]
         self._store = store
-        store.init(self._names, [each.detach() for each in self._parameters])
+        self._copies = HostCopies(self._parameters)
+        self._all = range(len(self._parameters))
+        values = [each.detach() for each in self._parameters]
+        store.init(self._names, self._copies.to_host(self._all, values))
         store.set_optimizer(rule, **options)
         self._rate: Optional[float] = options.get("learning_rate")
         # Without a rate of the program a scheduler has nothing to begin with, and says so.
         super().__init__(self._parameters, {} if self._rate is None else {"lr": self._rate})
+
+    def _pull(self) -> None:
+        """Takes the weights of the store."""
+        self._store.pull(self._names, out=self._copies.outs(self._all, self._parameters))
+        self._copies.to_device(self._all, self._parameters)
+
+    def _pushpull(self, places: Sequence[int], gradients: list[torch.Tensor]) -> None:
+        """Steps some parameters."""
+        parameters = [self._parameters[place] for place in places]
+        self._store.pushpull(
+            [self._names[place] for place in places],
+            self._copies.to_host(places, gradients),
+            out=self._copies.hosts(places, parameters),
+        )
+        self._copies.to_device(places, parameters)
 
     def _set_rate(self) -> None:
         """Tells the store when a scheduler has changed it; all ranks must do so alike."""
@@ -57,7 +77,7 @@ class StoredOptimizer(torch.optim.Optimizer):
     def load(self, path: Any) -> None:
         """Loads a file of save() into the store and the model."""
         self._store.load(path)
-        self._store.pull(self._names, out=self._parameters)
+        self._pull()
 
     def state_dict(self) -> dict[str, Any]:
         """Refused: the states are in the store; save() writes them."""

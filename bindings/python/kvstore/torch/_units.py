@@ -12,7 +12,7 @@ _SMALL_BYTES = 16384
 
 
 class Unit:
-    """A gradient under the name of its parameter, or small ones of a dtype in one flat array."""
+    """A gradient under its parameter's name, or small ones of a dtype and device in one array."""
 
     def __init__(self, key: str, places: list[int], parameters: list[torch.nn.Parameter]) -> None:
         self.key = key
@@ -21,7 +21,8 @@ class Unit:
         self._views: list[torch.Tensor] = []
         if len(places) > 1:
             lengths = [each.numel() for each in parameters]
-            self._flat = torch.zeros(sum(lengths), dtype=parameters[0].dtype)
+            first = parameters[0]
+            self._flat = torch.zeros(sum(lengths), dtype=first.dtype, device=first.device)
             pieces = zip(self._flat.split(lengths), parameters)
             self._views = [piece.view(each.shape) for piece, each in pieces]
 
@@ -49,10 +50,10 @@ def units_of(
     names: list[str], parameters: list[torch.nn.Parameter], suffix: str, fuse: bool
 ) -> list[Unit]:
     """The keys of gradients, in the order of their first parameters."""
-    small: dict[torch.dtype, list[int]] = {}
+    small: dict[tuple[torch.dtype, torch.device], list[int]] = {}
     for place, each in enumerate(parameters):
         if fuse and each.numel() * each.element_size() <= _SMALL_BYTES:
-            small.setdefault(each.dtype, []).append(place)
+            small.setdefault((each.dtype, each.device), []).append(place)
     fused = {places[0]: places for places in small.values() if len(places) > 1}
     inside = {place for places in fused.values() for place in places}
     units = []
