@@ -165,15 +165,9 @@ fn place_at(
         transport: job.transport.as_str().into(),
         connections: job.connections,
         most_connections,
-        most_threads: reading_threads(),
+        most_threads: processors(),
         credentials,
     })
-}
-
-/// Maximum number of threads that read from connections. Two would take the processor from the threads that merge,
-/// and only one of them polls.
-fn reading_threads() -> usize {
-    if processors() <= 2 { 1 } else { processors() }
 }
 
 /// Whether this process only pulls.

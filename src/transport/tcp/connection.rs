@@ -167,6 +167,11 @@ impl Connection {
         self.socket.as_raw_fd()
     }
 
+    /// Those of the thread that reads from it.
+    pub(super) fn call_backs(&self) -> &Arc<CallBacks> {
+        &self.call_backs
+    }
+
     pub(super) fn is_open(&self) -> bool {
         !self.ended.load(Ordering::Acquire)
     }

@@ -18,7 +18,7 @@ use crate::sys;
 use crate::sys::sync::Mutex;
 use crate::transport::table::Transports;
 use crate::transport::tls::RecordHalves;
-use crate::transport::{DialPolicy, Inbox, Polling, ReceiveRoom, TransportConfig};
+use crate::transport::{DialPolicy, Inbox, Polling, ReceiveRoom, TransportConfig, who_and_address};
 
 /// Maximum time for peers to take the last bytes, and to end their side.
 const LAST_WORDS: Duration = Duration::from_millis(500);
@@ -163,7 +163,12 @@ impl Endpoint {
     pub(super) fn adopt(&self, greeted: Greeted) -> Option<Arc<Connection>> {
         let Greeted { socket, from, lane, is_preferred, layer, received, plain } = greeted;
         let (sealer, opener) = layer.split().ok()?;
-        let seat = match self.threads.seat() {
+        let other = if lane.number == 0 {
+            self.incoming.peers.first(who_and_address(&from).1)
+        } else {
+            None
+        };
+        let seat = match self.threads.seat(other.as_deref()) {
             Ok(seat) => seat,
             Err(error) => {
                 log(Level::Warn, || format!("cannot read a connection: {error}"));

@@ -68,6 +68,13 @@ impl Peers {
         lanes
     }
 
+    /// An open connection of the first lanes with a peer.
+    pub(super) fn first(&self, address: &str) -> Option<Arc<Connection>> {
+        let peers = self.all.lock();
+        let mut all = peers.as_ref()?.get(address)?.iter();
+        all.find(|it| it.lane().number == 0 && it.is_open()).cloned()
+    }
+
     /// Whether another process, as its identity tells, is connected from the address of this one. `from` is as
     /// in [`crate::transport::Inbox::arrived`].
     pub(super) fn has_other_than(&self, from: &str) -> bool {

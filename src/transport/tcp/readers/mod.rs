@@ -96,10 +96,17 @@ impl IoThreads {
         Self { receiver, patience, most, threads: Mutex::new(Some(Vec::new())) }
     }
 
-    /// A place on the thread with the fewest connections.
-    pub(super) fn seat(&self) -> io::Result<Seat> {
+    /// A place on the thread that reads from another connection with the same peer, or on that with the fewest: one
+    /// answers the other, and few threads poll at a time.
+    pub(super) fn seat(&self, other: Option<&Connection>) -> io::Result<Seat> {
         let mut threads = self.threads.lock();
         let threads = threads.as_mut().ok_or(io::ErrorKind::NotConnected)?;
+        if let Some(other) = other {
+            let reads = |it: &&IoThread| Arc::ptr_eq(&it.shared.call_backs, other.call_backs());
+            if let Some(thread) = threads.iter().find(reads) {
+                return Ok(Seat(Arc::clone(&thread.shared)));
+            }
+        }
         let load = |thread: &IoThread| thread.shared.load.load(Ordering::Relaxed);
         let is_busy = threads.iter().all(|thread| load(thread) > 0);
         if is_busy && threads.len() < self.most {

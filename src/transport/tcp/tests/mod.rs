@@ -485,6 +485,22 @@ fn threads_do_not_grow_with_connections() {
 }
 
 #[test]
+fn one_thread_reads_from_both_connections_with_a_peer() {
+    let pair = Pair::connected();
+    let connections = |at: &TcpTransport, peer: &TcpTransport| {
+        at.endpoint.incoming.peers.all(peer.address()).len()
+    };
+    wait_for(|| (connections(&pair.worker, &pair.server) == 2).then_some(()));
+    wait_for(|| (connections(&pair.server, &pair.worker) == 2).then_some(()));
+    assert_eq!([&pair.worker, &pair.server].map(|it| it.endpoint.threads()), [1, 1]);
+    // That of another peer is another one, if there is a processor for it.
+    let (other, _) = open(&place(None));
+    send(&mut line(&other, pair.server.address()), b"hello", &[], true);
+    wait_for(|| (connections(&pair.server, &other) == 2).then_some(()));
+    assert_eq!(pair.server.endpoint.threads(), crate::sys::processors().min(2));
+}
+
+#[test]
 fn a_listener_that_is_closed_takes_no_connection() {
     let (server, _) = listener();
     let address = server.address().to_owned();
