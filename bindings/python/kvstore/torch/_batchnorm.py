@@ -102,8 +102,10 @@ def _moments(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, float]:
     """Mean and variance of each channel over all ranks in float64, and the number of values."""
     flat = x.detach().transpose(0, 1).reshape(x.shape[1], -1)
     count = flat.shape[1]
-    none = torch.zeros(x.shape[1], dtype=torch.float64, device=x.device)
-    mean = flat.mean(1, dtype=torch.float64) if count else none
+    if count:
+        mean = flat.mean(1, dtype=torch.float64)
+    else:
+        mean = torch.zeros(x.shape[1], dtype=torch.float64, device=x.device)
     # Of differences: the squares themselves would lose a small variance beside a large mean.
     squares = (flat - mean.to(x.dtype)[:, None]).square().sum(1, dtype=torch.float64)
     number_of_own = torch.full([1], float(count), dtype=torch.float64, device=x.device)

@@ -52,10 +52,16 @@ def _average(of: Job, bucket: Any, staged: _StagedBuckets) -> torch.futures.Futu
 
 
 def _settle(
-    ticket: Ticket, future: torch.futures.Future[torch.Tensor], buffer: torch.Tensor
+    ticket: Ticket,
+    future: torch.futures.Future[torch.Tensor],
+    buffer: torch.Tensor,
+    copies: Optional[HostCopies] = None,
 ) -> None:
+    """Gives the sum to autograd, behind the copy from host memory if it is there."""
     try:
         ticket.wait()
+        if copies is not None:
+            copies.to_device([0], [buffer])
     except Exception as error:
         future.set_exception(error)
     else:
@@ -101,14 +107,9 @@ class _StagedBuckets:
                 future.set_exception(error)
 
         def take(ticket: Ticket) -> None:
-            try:
-                ticket.wait()
-                with accelerator.beside():
-                    copies.to_device([0], [buffer])
-                    # The users of the result wait for this stream.
-                    future.set_result(buffer)
-            except Exception as error:
-                future.set_exception(error)
+            # The users of the result wait for this stream.
+            with accelerator.beside():
+                _settle(ticket, future, buffer, copies)
 
         if self._waiter is None:
             self._waiter = ThreadPoolExecutor(1, "kvstore-buckets")
