@@ -114,7 +114,7 @@ impl Transports {
 
     /// The last connection with a process has ended. False if no transport reports that.
     pub(super) fn end(&self, address: &str) -> bool {
-        self.change(|choices| choices.remove(address));
+        self.change(|choices| _ = choices.remove(address));
         let mut reports = false;
         for transport in self.used() {
             // One report is enough.
@@ -150,13 +150,9 @@ impl Transports {
         (std::mem::replace(known, version) != version).then(|| self.choices.lock().clone())
     }
 
-    /// Changes a choice; `change` gives the one before.
-    fn change(
-        &self,
-        change: impl FnOnce(&mut BTreeMap<Arc<str>, PeerChoice>) -> Option<PeerChoice>,
-    ) {
+    fn change(&self, change: impl FnOnce(&mut BTreeMap<Arc<str>, PeerChoice>)) {
         let mut choices = self.choices.lock();
-        let _former = change(&mut choices);
+        change(&mut choices);
         let on_connections = choices.values().filter(|it| it.is_on_connection).count();
         self.on_connections.store(on_connections, Ordering::Relaxed);
         self.version.fetch_add(1, Ordering::Release);
@@ -268,7 +264,7 @@ impl PeerPaths {
         let others = others.into_iter().map(|(row, why)| (name(row), why)).collect();
         let is_on_connection = self.used.is_none() && !self.has_few_bytes;
         let choice = PeerChoice { transport: name(used), others, is_on_connection };
-        self.transports.change(|choices| choices.insert(Arc::clone(&self.to), choice));
+        self.transports.change(|choices| _ = choices.insert(Arc::clone(&self.to), choice));
     }
 
     /// Whether a path would take this many bytes now.

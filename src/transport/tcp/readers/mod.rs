@@ -220,7 +220,7 @@ impl SharedReader {
         let Some(mut reading) = self.reading.try_lock() else { return Ok(()) };
         let mut goes_on = true;
         while goes_on && !self.call_backs.is_closed() {
-            goes_on = reading.turn(self, &*self.receiver)? && reading.has_work();
+            goes_on = reading.turn(self)? && reading.has_work();
         }
         reading.end_stuck(self.patience);
         Ok(())
@@ -240,7 +240,7 @@ impl PolledSource for SharedReader {
             return;
         }
         // The thread meets the same error, and reports it.
-        let _ = reading.turn(self, &*self.receiver);
+        let _ = reading.turn(self);
     }
 
     fn end(&self, _: bool) {

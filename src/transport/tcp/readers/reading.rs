@@ -166,24 +166,20 @@ impl Reading {
 
     /// Does what there is to do, if there is something: reads from each connection once, and sends what sockets have
     /// refused before. False if there was nothing.
-    pub(super) fn turn(
-        &mut self,
-        shared: &SharedReader,
-        receiver: &dyn Receiver,
-    ) -> io::Result<bool> {
+    pub(super) fn turn(&mut self, shared: &SharedReader) -> io::Result<bool> {
         if !self.look()? {
             return Ok(false);
         }
         let _current = CurrentReader::enter(shared);
         self.take_events();
         // Behind the events: who leaves something wakes afterwards.
-        self.take_arrivals(shared, receiver);
-        shared.call_backs.take(&mut self.queues);
+        self.take_arrivals(shared);
         let mut queues = std::mem::take(&mut self.queues);
+        shared.call_backs.take(&mut queues);
         queues.drain(..).for_each(|queue| go_on(&queue));
         self.queues = queues;
         let mut served = std::mem::replace(&mut self.ready, std::mem::take(&mut self.served));
-        served.drain(..).for_each(|token| self.serve(token, shared, receiver));
+        served.drain(..).for_each(|token| self.serve(token, shared));
         self.served = served;
         Ok(true)
     }
@@ -223,7 +219,7 @@ impl Reading {
         }
     }
 
-    fn take_arrivals(&mut self, shared: &SharedReader, receiver: &dyn Receiver) {
+    fn take_arrivals(&mut self, shared: &SharedReader) {
         let arrivals = std::mem::take(&mut *shared.arrivals.lock());
         for arrival in arrivals {
             let Arrival { connection, opener, sealed, plain } = arrival;
@@ -247,7 +243,7 @@ impl Reading {
             self.readers.insert(token, reader);
             if let Err(error) = registered {
                 log(Level::Warn, || format!("a connection cannot be read: {error}"));
-                self.drop_reader(token, shared, receiver);
+                self.drop_reader(token, shared);
             } else {
                 self.ready.push(token);
             }
@@ -255,10 +251,10 @@ impl Reading {
     }
 
     /// Reads from a connection once.
-    fn serve(&mut self, token: usize, shared: &SharedReader, receiver: &dyn Receiver) {
+    fn serve(&mut self, token: usize, shared: &SharedReader) {
         let Some(reader) = self.readers.get_mut(&token) else { return };
         reader.is_ready = false;
-        let progress = match reader.advance(&mut self.buffers, receiver) {
+        let progress = match reader.advance(&mut self.buffers, &*shared.receiver) {
             Ok(progress) => progress,
             Err(error) => {
                 let from = reader.connection.from();
@@ -272,11 +268,11 @@ impl Reading {
                 self.ready.push(token);
             }
             Progress::Drained => {}
-            Progress::Ended => self.drop_reader(token, shared, receiver),
+            Progress::Ended => self.drop_reader(token, shared),
         }
     }
 
-    fn drop_reader(&mut self, token: usize, shared: &SharedReader, receiver: &dyn Receiver) {
+    fn drop_reader(&mut self, token: usize, shared: &SharedReader) {
         let Some(reader) = self.readers.remove(&token) else { return };
         // It was not registered if that has failed.
         let fd = reader.connection.fd();
@@ -284,7 +280,7 @@ impl Reading {
         // Relaxed: only a count.
         shared.load.fetch_sub(1, Ordering::Relaxed);
         reader.connection.end();
-        receiver.ended(&reader.connection);
+        shared.receiver.ended(&reader.connection);
     }
 }
 
