@@ -1,15 +1,17 @@
 """How jobs of kvstore.torch begin and end, as processes."""
 
 import re
+import shutil
 import subprocess
 import sys
 import time
 
 import pytest
-from conftest import PACKAGE, alone, by_hand, environment, free_port, torchrun
+from conftest import PREFIX, alone, by_hand, environment, free_port, torchrun
 
 pytest.importorskip("torch")
 
+KVSTORE = str(PREFIX / "bin" / "kvstore")
 BEGIN = """
 import os, sys, time, torch
 import kvstore, kvstore.torch as kt
@@ -257,14 +259,63 @@ except KeyboardInterrupt:
     assert result.stdout == "interrupted True\n", result.stderr
 
 
+FURTHER = """
+torch.manual_seed(kt.rank())
+table = kt.Embedding(10, 2, "sgd", lr=1.0)
+before = table.table()
+table(torch.tensor([kt.rank()])).sum().backward()
+table.step()
+assert torch.allclose((before - table.table())[: kt.size()], torch.full((1, 2), 1 / kt.size()))
+server = kt.ServerOptimizer("adamw", torch.nn.Linear(3, 2), lr=0.1)
+model = torch.nn.Linear(3, 2)
+packed = torch.optim.SGD(model.parameters(), lr=0.1)
+packed = kt.DistributedOptimizer(packed, model, compression="fp16")
+model(torch.full((1, 3), float(kt.rank()))).sum().backward()
+mean = torch.full((2, 3), (kt.size() - 1) / 2)
+assert torch.equal(model.weight.grad, mean), model.weight.grad
+say("further", kt.size())
+"""
+
+
+def launched(command, path):
+    return subprocess.run(
+        [*command, sys.executable, str(path)],
+        env={
+            **environment(),
+            "OMPI_ALLOW_RUN_AS_ROOT": "1",
+            "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+            "KV_TOKEN": "a" * 32,
+        },
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("launcher", ["kvstore", "mpirun", "alone"])
+def test_rules_and_codecs_have_stores_of_their_own_under_each_launcher(program, launcher):
+    commands = {
+        "kvstore": [KVSTORE, "run", "-n", "2", "-s", "1", "--"],
+        "mpirun": ["mpirun", "--oversubscribe", "-n", "2"],
+        "alone": [],
+    }
+    command = commands[launcher]
+    if command and shutil.which(command[0]) is None:
+        pytest.skip(f"{launcher} is not there")
+    result = launched(command, program(TRAIN + FURTHER))
+    assert result.returncode == 0, result.stderr
+    size = 2 if command else 1
+    assert len(re.findall(f"further {size}", result.stdout)) == size
+
+
 def test_a_program_of_kvstore_run_uses_its_servers(program):
-    command = PACKAGE.parents[1] / "build" / "stage" / "bin" / "kvstore"
-    if not command.exists():
+    if shutil.which(KVSTORE) is None:
         pytest.skip("the program kvstore is not staged")
     text = TRAIN + "say(kt.rank(), kt.size(), kt.allreduce(1, 'sum'))"
     begin = time.monotonic()
     result = subprocess.run(
-        [str(command), "run", "-n", "2", "-s", "1", "--", sys.executable, str(program(text))],
+        [KVSTORE, "run", "-n", "2", "-s", "1", "--", sys.executable, str(program(text))],
         env=environment(),
         capture_output=True,
         text=True,

@@ -45,33 +45,25 @@ class Job:
         # Keys of gradients, so that two models may have parameters of one name.
         self.keys: set[str] = set()
         self._others: list[KVStore] = []
-        self._rendezvous: Optional[Rendezvous] = None
+        self._numbered = 0
         if any(os.environ.get(name) for name in _OF_LAUNCHERS) or _size_of_launcher() > 1:
             self.store = kvstore.create("dist_sync", **options)
         elif rendezvous or all(os.environ.get(name) for name in _OF_TORCHRUN):
+            # Kept: rank 0 may serve its store, which PyTorch uses too.
             self._rendezvous = rendezvous or Rendezvous(start_timeout)
-            self.store = self._join_or_create()
+            self.store = join(self._rendezvous, options)
         else:
             self.store = kvstore.create("local", **options)
         self.rank = self.store.rank
         self.size = self.store.num_workers
 
-    def _join_or_create(self) -> KVStore:
-        rendezvous = self._rendezvous
-        if rendezvous is None or rendezvous.size == 1:
-            return kvstore.create("local", **self.options)
-        return join(rendezvous, self.options)
-
     def another_store(self) -> KVStore:
-        """A store of all ranks with settings of its own: its rule and codec hold for all keys."""
-        if self.size > 1 and self._rendezvous is None:
-            raise kvstore.UnsupportedError(
-                "the store of this job has one rule and one codec for all keys, and is needed for "
-                "sums; start this program with torchrun, whose processes serve "
-                "further stores themselves"
-            )
-        self._others.append(self._join_or_create())
-        return self._others[-1]
+        """A store of all ranks with settings of its own: its rule and codec hold for all keys.
+
+        All ranks make this call, and equally often. The processes of the job serve it.
+        """
+        self._numbered += 1
+        return self.enter(self.store.group(f"kvstore.torch {self._numbered}", range(self.size)))
 
     @property
     def timeout_s(self) -> float:

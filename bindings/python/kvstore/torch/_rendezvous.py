@@ -78,7 +78,9 @@ def _host_of(store: Any) -> str:
 
 
 def join(rendezvous: Rendezvous, options: dict[str, Any]) -> KVStore:
-    """The store of this process in a job of its own, which all ranks serve."""
+    """The store of this process in a job that all ranks serve; a local one for a rank alone."""
+    if rendezvous.size == 1:
+        return kvstore.create("local", **options)
     shared, held = rendezvous.store(), None
     # All ranks join equally often; a second job must not read what the first one has left.
     name = f"job {next(_numbers)}"
