@@ -11,6 +11,7 @@ import safetensors.numpy
 from support import BFLOAT16, DTYPES, Gate, random_array, same_bits
 
 import kvstore
+from kvstore import _checkpoint
 
 RULES = ["sgd", "momentum", "adam", "nadam", "groupadagrad", "lamb", "lars", "dcasgd"]
 
@@ -207,6 +208,29 @@ SHAPES = {
     "none": ("float64", (0, 2)),
     "#odd name": ("uint8", (3,)),
 }
+
+
+def test_files_written_in_python_are_those_of_the_library(kv, tmp_path):
+    """The page of the format says enough to write one: the same bytes, which a store loads."""
+    kv.init(["b", "#a", "__metadata__", "\u00e9\n"], [np.ones(3, np.float32)] * 4)
+    kv.init(["narrow", "odd"], [np.ones((2, 2), np.float16), np.ones(3, np.float64)])
+    kv.set_optimizer("nadam", learning_rate=0.1, multi_precision=True)
+    kv.set_hyperparameter("wd_mult", 0.5, "b")
+    kv.push(
+        ["b", "narrow", "odd"], [np.ones(3, np.float32), np.ones((2, 2), np.float16), np.ones(3)]
+    )
+    path, again = str(tmp_path / "library"), str(tmp_path / "python")
+    kv.save(path)
+    texts, tensors = _checkpoint.read(path)
+    made = [
+        (name, each) for name, each in tensors.items() if not name.startswith(("#pad", "#check"))
+    ]
+    _checkpoint.write(again, texts, made)
+    with open(path, "rb") as one, open(again, "rb") as other:
+        assert one.read() == other.read()
+    assert _checkpoint.key_of("#a") in tensors
+    assert _checkpoint.key_of("__metadata__") in tensors
+    kv.load(again)
 
 
 def test_values_of_another_program_are_loaded_by_name(kv, tmp_path):

@@ -8,6 +8,7 @@
 
 mod bound;
 mod calls;
+mod checksum;
 mod dlpack;
 mod exchange;
 mod kinds;
@@ -34,6 +35,8 @@ mod _native {
     use crate::calls::{
         begin_in_child, counted, end_calls, is_between_calls, raise_interrupt, unwatch,
     };
+    #[pymodule_export]
+    use crate::checksum::crc32c;
     #[pymodule_export]
     use crate::dlpack::export;
     #[pymodule_export]
