@@ -7,10 +7,12 @@ from typing import Any, Callable, Optional
 import torch
 
 import kvstore
-from kvstore import Ticket
 
-from ._staging import Arrivals, refuse_without_memory
-from ._stored import Named, StoredOptimizer, loss_of, trained
+from ._groups import Named, groups_of
+from ._staging import refuse_without_memory
+from ._states import load_states, states_of
+from ._steps import LateSteps, StepsInBackward
+from ._stored import StoredOptimizer, loss_of
 
 _NARROW = (torch.bfloat16, torch.float16)
 
@@ -28,11 +30,15 @@ class HostOptimizer(StoredOptimizer):
     library, at the n-th pass if `backward_passes_per_step` is n, and step() waits for them. There
     is no clipping then, which needs all gradients first.
 
+    With `late` step() begins to step all parameters on threads of the library, and returns with the
+    weights of the step before: each gradient is one of weights that lack the step before it. The
+    gradients are those of the step then, and `grad` is None. synchronize() takes the last weights.
+
     Parameters on an accelerator stay there: gradients leave through pinned memory, with `overlap`
     during backward, and weights come back in their dtype.
 
     Without `overlap` it may be given to DistributedOptimizer: each rank keeps all states then,
-    where ServerOptimizer divides them among the ranks. `rule` and `params` are as there.
+    where ServerOptimizer divides them among the ranks. `rule`, `model` and `params` are as there.
     """
 
     def __init__(
@@ -41,71 +47,90 @@ class HostOptimizer(StoredOptimizer):
         model: Named,
         *,
         overlap: bool = False,
+        late: bool = False,
         backward_passes_per_step: int = 1,
         threads: Optional[int] = None,
         **params: Any,
     ) -> None:
-        named = trained(model)
-        refuse_without_memory("HostOptimizer", named)
-        narrow = any(each.dtype in _NARROW for _, each in named)
-        store = kvstore.create("local", **({} if threads is None else {"threads": threads}))
-        super().__init__(store, named, rule, {"multi_precision": narrow, **params})
-        self._passes = backward_passes_per_step
-        # The passes since a parameter's last step, and the steps at work.
-        self._passed = [0] * len(named)
-        self._tickets: dict[int, Ticket] = {}
-        # Gradients that are copied to host memory, by place.
-        self._copied = Arrivals()
-        self.steps_in_backward = overlap
-        if overlap:
-            self._places = {id(each): place for place, each in enumerate(self._parameters)}
-            for each in self._parameters:
-                each.register_post_accumulate_grad_hook(self._accumulated)
-
-    def _accumulated(self, parameter: torch.nn.Parameter) -> None:
-        place = self._places[id(parameter)]
-        if place in self._tickets or place in self._copied:
-            raise RuntimeError(
-                f"`{self._names[place]}`: a second gradient before step(); pass "
-                "backward_passes_per_step"
+        if overlap and late:
+            raise kvstore.InvalidArgumentError(
+                "HostOptimizer: with late, steps run beside the next pass; leave overlap out"
             )
-        self._passed[place] += 1
-        if self._passed[place] == self._passes:
-            self._passed[place] = 0
-            if not self._tickets and not self._copied:
-                self._set_rate()
-            gradient = parameter.grad
-            assert gradient is not None
-            self._copied.add(place, self._copies.begin(place, gradient))
-            self._step_copied(wait=False)
-
-    def _step_copied(self, wait: bool) -> None:
-        """Begins the steps of parameters whose gradients are in host memory."""
-        for place in self._copied.take(wait):
-            parameter = self._parameters[place]
-            assert parameter.grad is not None
-            [value] = self._copies.hosts([place], [parameter.grad.detach()])
-            [out] = self._copies.hosts([place], [parameter])
-            self._tickets[place] = self._store.pushpull_async(self._names[place], value, out=out)
+        groups = groups_of("HostOptimizer", rule, model, params)
+        narrow = any(each.dtype in _NARROW for group in groups for each in group.parameters)
+        for group in groups:
+            refuse_without_memory("HostOptimizer", group.named)
+            group.options.setdefault("multi_precision", narrow)
+        store = kvstore.create("local", **({} if threads is None else {"threads": threads}))
+        super().__init__(store, groups, rule)
+        self.steps_in_backward = overlap
+        self._late = LateSteps(self._keys) if late else None
+        self._steps: Optional[StepsInBackward] = None
+        if overlap:
+            self._steps = StepsInBackward(
+                self._keys, backward_passes_per_step, least_bytes=0, prepare=self._set_rates
+            )
 
     @torch.no_grad()
     def step(self, closure: Optional[Callable[[], Any]] = None) -> Any:
         """Steps all parameters that have a gradient, or waits for the steps of backward."""
         loss = loss_of(closure)
-        if self.steps_in_backward:
-            self._step_copied(wait=True)
-            tickets, self._tickets = self._tickets, {}
-            for place, ticket in tickets.items():
-                ticket.wait()
-                self._copies.to_device([place], [self._parameters[place]])
+        if self._steps is not None:
+            self._steps.begin(lambda parameter: parameter.grad)
+            self._steps.finish()
             return loss
-        self._set_rate()
-        with_gradient = [
-            (place, each.grad)
-            for place, each in enumerate(self._parameters)
-            if each.grad is not None
-        ]
-        self._pushpull(
-            [place for place, _ in with_gradient], [gradient for _, gradient in with_gradient]
-        )
+        self._set_rates()
+        parameters = enumerate(self._keys.parameters)
+        gradients = {place: each.grad for place, each in parameters if each.grad is not None}
+        if self._late is None:
+            self._keys.step(list(gradients), list(gradients.values()))
+            return loss
+        self._late.begin(list(gradients), list(gradients.values()))
+        for place in gradients:
+            self._keys.parameters[place].grad = None
         return loss
+
+    def synchronize(self) -> None:
+        """Takes the weights of the last step, if that is late."""
+        if self._late is not None:
+            with torch.no_grad():
+                self._late.finish()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The states, as state_dict() of PyTorch's optimizer with this rule has them: a copy.
+
+        "sgd", "nag", "adam", "adamw", "adamax", "nadam", "adagrad", "rmsprop" and "adadelta" have
+        such a form; `torch.optim` goes on with it. States of narrow parameters are float32, and
+        the "master" is one more. It goes through a file in the folder of temporary files.
+        """
+        self.synchronize()
+        return states_of(self._store, self._groups, self.param_groups)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Takes states of state_dict(), or of PyTorch's optimizer with this rule.
+
+        Weights are those that the parameters have now, so a model is loaded first. Of options the
+        learning rate is taken; the others are those of this optimizer.
+        """
+        self.synchronize()
+        theirs = state_dict["param_groups"]
+        lengths = [len(group.names) for group in self._groups]
+        if [len(group["params"]) for group in theirs] != lengths:
+            raise kvstore.InvalidArgumentError(
+                f"load_state_dict: groups of {[len(group['params']) for group in theirs]} "
+                f"parameters, and this optimizer has {lengths}"
+            )
+        load_states(self._store, self._groups, theirs, self._keys.to_host(), state_dict["state"])
+        for mine, group in zip(self.param_groups, theirs):
+            mine["lr"] = group["lr"]
+        self._keys.pull()
+
+    def save(self, path: Any) -> None:
+        """Saves weights and states as KVStore.save() does."""
+        self.synchronize()
+        super().save(path)
+
+    def load(self, path: Any) -> None:
+        """Loads a file of save() into the store and the model."""
+        self.synchronize()
+        super().load(path)

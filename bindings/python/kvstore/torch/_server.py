@@ -10,9 +10,14 @@ import kvstore
 from kvstore._agreement import agree, describe
 
 from . import _collectives
+from ._groups import Named, groups_of, modules_of
 from ._job import job
 from ._staging import refuse_without_memory
-from ._stored import Named, StoredOptimizer, loss_of, trained
+from ._steps import StepsInBackward
+from ._stored import StoredOptimizer, loss_of
+
+# Below it a call for a key takes longer than its bytes.
+_SMALL_BYTES = 16384
 
 
 class ServerOptimizer(StoredOptimizer):
@@ -28,27 +33,104 @@ class ServerOptimizer(StoredOptimizer):
     `rule` and `params` are those of KVStore.set_optimizer(); "lr" and "weight_decay" are other
     names of "learning_rate" and "wd". Schedulers of PyTorch change the rate through `param_groups`.
     save() and load() are calls of all ranks.
+
+    `model` is a module, pairs of names and parameters, or groups: dicts with one of these as
+    "params", and options in place of `params`. A group may name a "rule" of its own, and then has
+    no other options than its own.
+
+    >>> optimizer = kvstore.torch.ServerOptimizer("adamw", [
+    ...     {"params": model.body.named_parameters(prefix="body")},
+    ...     {"params": model.head.named_parameters(prefix="head"), "lr": 1e-2},
+    ...     {"params": model.words.named_parameters(prefix="words"), "rule": "adagrad", "lr": 0.1},
+    ... ], lr=1e-3)
+
+    With `overlap` each gradient of more than 16 KiB leaves as soon as backward has it, at the n-th
+    pass if `backward_passes_per_step` is n; and step() does not wait for weights: each module of
+    the model waits for its own when it is called. A program that reads weights in another way calls
+    synchronize() first. step() waits for the weights of groups that are no modules.
     """
 
-    def __init__(self, rule: str, model: Named, **params: Any) -> None:
-        of, named = job(), trained(model)
-        if "rescale_grad" in params:
-            raise kvstore.OptionError("ServerOptimizer: it sets rescale_grad itself, for the mean")
-        refuse_without_memory("ServerOptimizer", named)
-        lines = [describe(name, each) for name, each in named]
+    def __init__(
+        self,
+        rule: str,
+        model: Named,
+        *,
+        overlap: bool = False,
+        backward_passes_per_step: int = 1,
+        **params: Any,
+    ) -> None:
+        of, model = job(), model if isinstance(model, torch.nn.Module) else list(model)
+        modules, groups = modules_of(model), groups_of("ServerOptimizer", rule, model, params)
+        for group in groups:
+            refuse_without_memory("ServerOptimizer", group.named)
+            if "rescale_grad" in group.options:
+                raise kvstore.OptionError(
+                    "ServerOptimizer: it sets rescale_grad itself, for the mean"
+                )
+            group.options["rescale_grad"] = 1 / of.size
+        lines = [describe(name, each) for group in groups for name, each in group.named]
         agree(of.store, "ServerOptimizer", lines)
-        super().__init__(of.another_store(), named, rule, {"rescale_grad": 1 / of.size, **params})
-        if isinstance(model, torch.nn.Module):
-            _collectives.broadcast_parameters(model)
-        self._pull()
+        super().__init__(of.another_store(), groups, rule)
+        for module in modules:
+            _collectives.broadcast_parameters(module)
+        self._keys.pull()
+        self._steps: Optional[StepsInBackward] = None
+        if overlap:
+            self._steps = StepsInBackward(
+                self._keys, backward_passes_per_step, _SMALL_BYTES, prepare=self._set_rates
+            )
+            of_modules = {id(each) for module in modules for each in module.parameters()}
+            self._of_no_module = self._steps.places_of(
+                each for each in self._keys.parameters if id(each) not in of_modules
+            )
+            for module in modules:
+                self._take_in(module, self._steps)
+
+    def _take_in(self, root: torch.nn.Module, steps: StepsInBackward) -> None:
+        """Has each module take its weights when it is called, and all be taken for a state_dict."""
+
+        def take(module: torch.nn.Module, *_: Any) -> None:
+            steps.finish(steps.places_of(module.parameters(recurse=False)))
+
+        for module in root.modules():
+            module.register_forward_pre_hook(take)
+        root.register_state_dict_pre_hook(lambda *_: self.synchronize())
+
+    def synchronize(self) -> None:
+        """Waits for the weights of the last step; without `overlap` they are there."""
+        if self._steps is not None:
+            self._steps.finish()
 
     @torch.no_grad()
     def step(self, closure: Optional[Callable[[], Any]] = None) -> Any:
         """Sends the gradients of all parameters, and takes the new weights."""
         loss = loss_of(closure)
-        self._set_rate()
-        gradients = [
-            torch.zeros_like(each) if each.grad is None else each.grad for each in self._parameters
-        ]
-        self._pushpull(self._all, gradients)
+        if self._steps is not None:
+            self._steps.begin(_gradient_of)
+            self._steps.finish(self._of_no_module)
+            return loss
+        self._set_rates()
+        parameters = self._keys.parameters
+        self._keys.step(range(len(parameters)), [_gradient_of(each) for each in parameters])
         return loss
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forgets the gradients; those that are under way are not changed."""
+        if not set_to_none:
+            self.synchronize()
+        super().zero_grad(set_to_none)
+
+    def save(self, path: Any) -> None:
+        """Saves weights and states as KVStore.save() does, by a call of all ranks."""
+        self.synchronize()
+        super().save(path)
+
+    def load(self, path: Any) -> None:
+        """Loads a file of save() into the store and the model, by a call of all ranks."""
+        self.synchronize()
+        super().load(path)
+
+
+def _gradient_of(parameter: torch.nn.Parameter) -> torch.Tensor:
+    """The gradient; zeros, if there is none."""
+    return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad

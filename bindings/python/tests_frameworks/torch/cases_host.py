@@ -3,9 +3,11 @@
 import copy
 import os
 import tempfile
+from functools import partial
 
 import pytest
 import torch
+from cases_server import RULES
 from models import batch, equal_on_all_ranks, loss_of
 
 import kvstore
@@ -102,6 +104,54 @@ def case_parameters_without_a_gradient_are_not_stepped():
             assert torch.equal(each, before[name])
 
 
+def case_a_gradient_of_some_passes_is_stepped():
+    """Of a parameter that not all passes of a step use."""
+    results = []
+    for overlap in (False, True):
+        torch.manual_seed(1)
+        model = torch.nn.ModuleDict({"a": torch.nn.Linear(3, 2), "b": torch.nn.Linear(3, 2)})
+        options = {"overlap": overlap, "backward_passes_per_step": 2}
+        optimizer = kt.HostOptimizer("adamw", model, **options, **ADAMW)
+        for _ in range(3):
+            optimizer.zero_grad()
+            (model["a"](torch.ones(1, 3)).sum() + model["b"](torch.ones(1, 3)).sum()).backward()
+            model["a"](torch.ones(1, 3)).sum().backward()
+            optimizer.step()
+        results.append(list(model.parameters()))
+    assert all(torch.equal(one, other) for one, other in zip(*results))
+
+
+def case_groups_have_options_and_rules_of_their_own():
+    """Also rates that a scheduler scales alike, or not, and weight decays."""
+    others = (
+        {"lr": 0.03, "weight_decay": 0.0},
+        {"lr": 0.002, "weight_decay": 0.1},
+        {"lr": 0.03, "eps": 1e-3},
+    )
+    schedules = ((lambda step: 0.5**step), [lambda step: 0.5**step, lambda step: 1 / (1 + step)])
+    for other in others:
+        for schedule in schedules:
+            models, ours = [], {"epsilon" if key == "eps" else key: it for key, it in other.items()}
+            for overlap in (None, False, True):
+                model = new_model()
+                models.append(model)
+                if overlap is None:
+                    second = {"params": [model[3].weight, model[3].bias], **other}
+                    groups = [{"params": [model[1].weight, model[1].bias]}, second]
+                    optimizer = torch.optim.AdamW(groups, **ADAMW)
+                else:
+                    second = {"params": model[3].named_parameters(prefix="3"), **ours}
+                    groups = [{"params": model[1].named_parameters(prefix="1")}, second]
+                    optimizer = kt.HostOptimizer("adamw", groups, overlap=overlap, **ADAMW)
+                scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, schedule)
+                for _ in range(4):
+                    train(model, optimizer, 3)
+                    scheduler.step()
+            for expected, one, two in zip(*(model.parameters() for model in models)):
+                assert torch.equal(one, two)
+                assert torch.allclose(one, expected, 1e-4, 1e-6), (other, one - expected)
+
+
 def case_gradients_are_averaged_first():
     model = new_model()
     optimizer = kt.DistributedOptimizer(kt.HostOptimizer("adamw", model, **ADAMW), model)
@@ -142,3 +192,138 @@ def case_rates_multipliers_and_states():
     train(model, optimizer, 1)
     optimizer.load(path)
     assert all(torch.equal(each, before[name]) for name, each in model.state_dict().items())
+
+
+def case_late_steps_lack_the_step_before():
+    """Against PyTorch's optimizer over copies, which the model gets one step later."""
+    mine, serial = new_model(), new_model()
+    optimizer = kt.HostOptimizer("adamw", mine, late=True, **ADAMW)
+    latest = [each.detach().clone().requires_grad_() for each in serial.parameters()]
+    stepper = torch.optim.AdamW(latest, **ADAMW)
+    for step in range(STEPS):
+        losses = []
+        for model in (mine, serial):
+            model.zero_grad()
+            losses.append(loss_of(model, step))
+            losses[-1].backward()
+        assert torch.allclose(*losses, 1e-4)
+        # Values of the steps before this one.
+        before = [each.detach().clone() for each in latest]
+        for each, parameter in zip(latest, serial.parameters()):
+            each.grad = parameter.grad
+        stepper.step()
+        optimizer.step()
+        assert all(each.grad is None for each in mine.parameters())
+        with torch.no_grad():
+            for parameter, value in zip(serial.parameters(), before):
+                parameter.copy_(value)
+        for one, other in zip(mine.parameters(), serial.parameters()):
+            assert torch.allclose(one, other, 1e-4, 1e-6)
+    optimizer.synchronize()
+    for one, other in zip(mine.parameters(), latest):
+        assert torch.allclose(one, other, 1e-4, 1e-6)
+    path = os.path.join(tempfile.mkdtemp(), "model.safetensors")
+    loss_of(mine, 0).backward()
+    optimizer.step()
+    optimizer.save(path)
+    expected = copy.deepcopy(mine.state_dict())
+    loss_of(mine, 1).backward()
+    optimizer.step()
+    optimizer.load(path)
+    assert all(torch.equal(each, expected[name]) for name, each in mine.state_dict().items())
+    with pytest.raises(kvstore.InvalidArgumentError, match="leave overlap out"):
+        kt.HostOptimizer("adamw", new_model(), late=True, overlap=True)
+
+
+# Rules with their options in both; the momentum of "sgd" is scaled by the rate.
+FORMS = {
+    **RULES,
+    "sgd with momentum": ({"lr": 0.05, "momentum": 0.8}, "SGD", {"lr": 0.05, "momentum": 0.8}),
+}
+
+
+def case_states_have_the_form_of_pytorch_both_ways():
+    """One optimizer goes on where the other has stopped."""
+    torch.set_default_dtype(torch.float64)
+    try:
+        states_go_both_ways()
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def states_go_both_ways():
+    for rule, (options, theirs, theirs_options) in FORMS.items():
+        ours = partial(kt.HostOptimizer, rule.split()[0], **options)
+        of_pytorch = partial(getattr(torch.optim, theirs), **theirs_options)
+        expected = new_model(torch.float64)
+        train(expected, of_pytorch(expected.parameters()), 6)
+        for first_of, second_of in ((ours, of_pytorch), (of_pytorch, ours)):
+            model, other = new_model(torch.float64), new_model(torch.float64)
+            first = first_of(model if first_of is ours else model.parameters())
+            train(model, first, 3)
+            other.load_state_dict(model.state_dict())
+            second = second_of(other if second_of is ours else other.parameters())
+            second.load_state_dict(copy.deepcopy(first.state_dict()))
+            train_from(other, second, 3, 3)
+            for one, two in zip(other.parameters(), expected.parameters()):
+                assert torch.allclose(one, two, 1e-8, 1e-8), (rule, first_of)
+
+
+def train_from(model, optimizer, begin, steps):
+    for step in range(begin, begin + steps):
+        optimizer.zero_grad()
+        inputs, labels = batch(10 * step, rank=0)
+        hidden = model(inputs.to(next(model.parameters()).dtype))
+        torch.nn.functional.cross_entropy(hidden.float(), labels).backward()
+        optimizer.step()
+
+
+def case_training_goes_on_with_the_same_bits():
+    path = os.path.join(tempfile.mkdtemp(), "states.pt")
+    for dtype in (torch.float32, torch.bfloat16):
+        for options in ({}, {"overlap": True}, {"late": True}):
+            model = new_model(dtype)
+            optimizer = kt.HostOptimizer("adamw", model, **options, **ADAMW)
+            train(model, optimizer, 3)
+            optimizer.param_groups[0]["lr"] = 0.02
+            states = optimizer.state_dict()
+            torch.save((model.state_dict(), states), path)
+            train_from(model, optimizer, 3, 3)
+            again = new_model(dtype)
+            weights, states = torch.load(path, weights_only=True)
+            again.load_state_dict(weights)
+            resumed = kt.HostOptimizer("adamw", again, **options, **ADAMW)
+            resumed.load_state_dict(states)
+            train_from(again, resumed, 3, 3)
+            for each in (optimizer, resumed):
+                getattr(each, "synchronize", lambda: None)()
+            for one, other in zip(model.parameters(), again.parameters()):
+                assert torch.equal(one, other), (dtype, options)
+
+
+def case_states_that_do_not_fit_are_refused():
+    model = new_model()
+    optimizer = kt.HostOptimizer("adamw", model, **ADAMW)
+    train(model, optimizer, 1)
+    before = [each.clone() for each in model.parameters()]
+    states = optimizer.state_dict()
+    assert states["state"][0]["step"] == 1
+    assert states["param_groups"][0]["weight_decay"] == 0.02
+    short = copy.deepcopy(states)
+    short["param_groups"][0]["params"].pop()
+    with pytest.raises(kvstore.InvalidArgumentError, match=r"groups of \[3\] parameters"):
+        optimizer.load_state_dict(short)
+    lacking = copy.deepcopy(states)
+    del lacking["state"][1]["exp_avg_sq"]
+    with pytest.raises(kvstore.InvalidArgumentError, match=r"`1.bias` has no exp_avg_sq"):
+        optimizer.load_state_dict(lacking)
+    other = copy.deepcopy(states)
+    other["state"][2]["exp_avg"] = torch.zeros(3)
+    with pytest.raises(kvstore.ShapeMismatchError, match=r"exp_avg of `3.weight` is \[3\]"):
+        optimizer.load_state_dict(other)
+    assert all(torch.equal(one, two) for one, two in zip(model.parameters(), before))
+    again = kt.HostOptimizer("lion", new_model(), lr=0.1)
+    with pytest.raises(kvstore.UnsupportedError, match=r"no states of lion; use save\(\)"):
+        again.state_dict()
+    with pytest.raises(kvstore.UnsupportedError, match=r"no states of lion"):
+        again.load_state_dict(states)

@@ -207,6 +207,193 @@ def case_schedulers_change_the_rate_on_the_servers():
     assert torch.allclose(model.weight, serial.weight, 1e-5)
 
 
+def body_and_head():
+    torch.manual_seed(3)
+    return torch.nn.ModuleDict({"body": torch.nn.Linear(64, 32), "head": torch.nn.Linear(32, 10)})
+
+
+def forward(model, inputs):
+    return model["head"](torch.tanh(model["body"](inputs.flatten(1))))
+
+
+BIAS = {"lr": 0.2, "eps": 0}
+
+
+def case_groups_have_options_and_rules_of_their_own():
+    def optimizer_of(model):
+        return kt.ServerOptimizer(
+            "sgd",
+            [
+                {"params": model["body"].named_parameters(prefix="body")},
+                {"params": [("head.weight", model["head"].weight)], "lr": 0.3, "weight_decay": 0.1},
+                {"params": [("head.bias", model["head"].bias)], "rule": "adagrad", **BIAS},
+            ],
+            lr=0.1,
+        )
+
+    class Both:
+        """SGD and Adagrad, and a scheduler for both: what one optimizer does here."""
+
+        def __init__(self, model):
+            groups = [
+                {"params": list(model["body"].parameters())},
+                {"params": [model["head"].weight], "lr": 0.3, "weight_decay": 0.1},
+            ]
+            self.sgd = torch.optim.SGD(groups, lr=0.1)
+            self.adagrad = torch.optim.Adagrad([model["head"].bias], **BIAS)
+
+    model, serial = body_and_head(), body_and_head()
+    mine, theirs = optimizer_of(model), Both(serial)
+    serial_parts = (theirs.sgd, theirs.adagrad)
+    schedulers = [
+        torch.optim.lr_scheduler.StepLR(each, 4, gamma=0.5) for each in (mine, *serial_parts)
+    ]
+    for step in range(12):
+        for each in (mine, *serial_parts):
+            each.zero_grad()
+        inputs, labels = batch(step)
+        torch.nn.functional.cross_entropy(forward(model, inputs), labels).backward()
+        losses = []
+        for rank in range(kt.size()):
+            inputs, labels = batch(step, rank=rank)
+            losses.append(torch.nn.functional.cross_entropy(forward(serial, inputs), labels))
+        (sum(losses) / len(losses)).backward()
+        for each in (mine, *serial_parts, *schedulers):
+            each.step()
+    assert [group["lr"] for group in mine.param_groups] == [0.1 / 8, 0.3 / 8, 0.2 / 8]
+    assert equal_on_all_ranks(model)
+    for one, other in zip(model.parameters(), serial.parameters()):
+        assert torch.allclose(one, other, 1e-4, 1e-5)
+
+
+def case_groups_that_cannot_be_are_refused():
+    model = body_and_head()
+    parts = [{"params": model["body"]}, {"params": model["head"]}]
+    with pytest.raises(kvstore.InvalidArgumentError, match=r"two parameters are named `weight`"):
+        kt.ServerOptimizer("sgd", parts)
+    with pytest.raises(kvstore.InvalidArgumentError, match="come with their names"):
+        kt.ServerOptimizer("sgd", [{"params": list(model.parameters())}])
+    with pytest.raises(kvstore.InvalidArgumentError, match="group 1 is no dict"):
+        kt.ServerOptimizer("sgd", [parts[0], ("weight", model["head"].weight)])
+    with pytest.raises(kvstore.InvalidArgumentError, match="no parameter requires gradients"):
+        kt.ServerOptimizer("sgd", torch.nn.Identity())
+    optimizer = kt.ServerOptimizer("sgd", model)
+    with pytest.raises(kvstore.UnsupportedError, match="takes all groups when it is made"):
+        optimizer.add_param_group({"params": [torch.nn.Parameter(torch.ones(1))]})
+
+
+# Weights that come while the next forward pass begins.
+
+
+def wide_model(seed=1):
+    """Layers above and below the bytes that leave during backward."""
+    torch.manual_seed(seed)
+    return torch.nn.Sequential(
+        torch.nn.Flatten(),
+        torch.nn.Linear(64, 128),
+        torch.nn.Tanh(),
+        torch.nn.Linear(128, 128),
+        torch.nn.BatchNorm1d(128),
+        torch.nn.Linear(128, 10),
+    )
+
+
+def trained_with(passes=1, steps=6, set_to_none=True, **options):
+    model = wide_model(kt.rank())
+    rates = {"lr": 0.05, "momentum": 0.9}
+    optimizer = kt.ServerOptimizer("sgd", model, **rates, **options)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2, gamma=0.5)
+    for step in range(steps):
+        optimizer.zero_grad(set_to_none)
+        for part in range(passes):
+            loss_of(model, 10 * step + part).backward()
+        optimizer.step()
+        scheduler.step()
+    return [each.clone() for each in model.state_dict().values()]
+
+
+def case_overlap_gives_the_bits_of_one_call():
+    for options in ({}, {"set_to_none": False}, {"passes": 2}):
+        passes = {"backward_passes_per_step": options["passes"]} if "passes" in options else {}
+        expected = trained_with(**options)
+        mine = trained_with(**options, **passes, overlap=True)
+        assert all(torch.equal(one, other) for one, other in zip(mine, expected))
+
+
+def case_weights_are_there_when_their_module_is_called():
+    model = wide_model(kt.rank())
+    optimizer = kt.ServerOptimizer("sgd", model, overlap=True, lr=0.1)
+    loss_of(model, 0).backward()
+    optimizer.step()
+    expected = torch.empty(128, 128)
+    optimizer._store.pull("3.weight", out=expected)
+    # Behind the calls of some modules, those of others may still be on their way.
+    model[3](torch.ones(1, 128))
+    assert torch.equal(model[3].weight, expected)
+    expected = torch.empty(10, 128)
+    optimizer._store.pull("5.weight", out=expected)
+    optimizer.synchronize()
+    assert torch.equal(model[5].weight, expected)
+    assert equal_on_all_ranks(torch.nn.ParameterList(model.parameters()))
+
+
+def case_weights_used_outside_of_their_module_are_told():
+    class Outside(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = torch.nn.Linear(64, 128)
+
+        def forward(self, inputs):
+            return torch.nn.functional.linear(inputs, self.inner.weight, self.inner.bias)
+
+    torch.manual_seed(1)
+    model = Outside()
+    optimizer = kt.ServerOptimizer("sgd", model, overlap=True, lr=0.1)
+    model(torch.ones(1, 64)).sum().backward()
+    optimizer.step()
+    with pytest.raises(RuntimeError, match=r"`inner.weight`: a gradient of the weights before"):
+        model(torch.ones(1, 64)).sum().backward()
+    optimizer.synchronize()
+    optimizer.zero_grad()
+    model(torch.ones(1, 64)).sum().backward()
+    optimizer.step()
+    optimizer.synchronize()
+    assert equal_on_all_ranks(model)
+
+
+def case_groups_of_pairs_are_waited_for_in_step():
+    model = wide_model(kt.rank())
+    groups = [
+        {"params": torch.nn.ModuleList([model[1]])},
+        {"params": list(model[3].named_parameters(prefix="3"))},
+    ]
+    optimizer = kt.ServerOptimizer("sgd", groups, overlap=True, lr=0.1)
+    loss_of(model, 0).backward()
+    optimizer.step()
+    before = model[3].weight.clone()
+    expected = torch.empty(128, 128)
+    optimizer._store.pull("3.weight", out=expected)
+    assert torch.equal(before, expected)
+    optimizer.synchronize()
+
+
+def case_overlap_counts_zeros_for_ranks_without_a_gradient():
+    results = []
+    for overlap in (False, True):
+        torch.manual_seed(1)
+        model = torch.nn.ModuleDict(
+            {"used": torch.nn.Linear(64, 128), "unused": torch.nn.Linear(64, 128)}
+        )
+        optimizer = kt.ServerOptimizer("sgd", model, overlap=overlap, lr=0.1, wd=0.1)
+        for _ in range(3):
+            optimizer.zero_grad()
+            if kt.rank() == 0:
+                model["used"](torch.ones(1, 64)).sum().backward()
+            optimizer.step()
+        results.append([each.clone() for each in model.state_dict().values()])
+    assert all(torch.equal(one, other) for one, other in zip(*results))
+
+
 def case_states_are_saved_and_loaded():
     folder = kt.broadcast_object(tempfile.mkdtemp() if kt.rank() == 0 else None)
     path = os.path.join(folder, "model.safetensors")
