@@ -405,6 +405,11 @@ impl Bytes {
         Some(InPlace { block, at: self.at, len: self.len })
     }
 
+    /// Whether these are at least so many bytes in memory of a caller.
+    pub(super) fn is_loan(&self, least: usize) -> bool {
+        self.len >= least && matches!(self.source, BlockSource::Loan(_))
+    }
+
     /// The bytes, if they are in a block.
     pub(crate) fn in_block(&self) -> Option<&[u8]> {
         self.in_place().map(InPlace::bytes)

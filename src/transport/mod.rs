@@ -149,6 +149,15 @@ pub(crate) trait Sender: Send {
     /// sends them by itself.
     fn send(&mut self, parcel: SendBuffer);
 
+    /// Whether a frame with a payload of `len` bytes may be sent by `send_from_place` now.
+    fn sends_from_place(&mut self, _len: usize) -> bool {
+        false
+    }
+
+    /// Sends a frame whose payload is not copied before. What the sender owes afterwards it has copied: the payload
+    /// is not read behind the call.
+    fn send_from_place(&mut self, _front: &[u8], _payload: &[u8]) {}
+
     /// Has a thread of the transport call the queue, once the sender is ready.
     fn call_back(&mut self);
 

@@ -213,6 +213,12 @@ impl SendBuffer {
         self.lent.push((self.len, bytes));
     }
 
+    /// The memory with what was written, if it is of this process alone and no records.
+    pub(super) fn into_own(self) -> Option<PooledBuffer> {
+        let SendMemory::Own(own) = self.memory else { return None };
+        Some(own.cut(self.len))
+    }
+
     /// Number of bytes written to the memory.
     pub(crate) fn len(&self) -> usize {
         self.len

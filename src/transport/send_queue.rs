@@ -72,6 +72,17 @@ impl BlockingSender {
         self.wait(end);
     }
 
+    /// Sends a frame from its place, without waiting behind it; false if the sender does not do that.
+    #[cfg(test)]
+    pub(super) fn send_from_place(&mut self, front: &[u8], payload: &[u8], end: Instant) -> bool {
+        self.wait(end);
+        let does = self.line.sends_from_place(front.len() + payload.len());
+        if does {
+            self.line.send_from_place(front, payload);
+        }
+        does
+    }
+
     /// Waits until the sender is ready.
     fn wait(&mut self, end: Instant) {
         while !self.line.is_ready() {

@@ -21,7 +21,7 @@ use crate::sys;
 use crate::sys::sync::Mutex;
 use crate::transport::send_buffer::{LentPart, PooledBuffer};
 use crate::transport::tls::{Sealer, TlsError, records_len, write_content};
-use crate::transport::{SendQueue, who_and_address};
+use crate::transport::{SendBuffers, SendQueue, who_and_address};
 
 /// Idle time before the first TCP keepalive probe. A connection may be idle for long between rounds; probes
 /// keep its state in firewalls and NAT, and end it when the other machine is gone.
@@ -251,6 +251,15 @@ impl Connection {
         self.write.lock().send(self, kind, own, lent)
     }
 
+    /// Sends frames in two parts, neither of which is read behind the call: what is owed is copied. Without records.
+    pub(super) fn send_from_place(
+        &self,
+        frames: [&[u8]; 2],
+        spare: &Arc<SendBuffers>,
+    ) -> io::Result<()> {
+        self.write.lock().send_from_place(self, frames, spare)
+    }
+
     /// Sends frames that lie in records, `len` bytes behind the place of the head of their message. Without TLS
     /// they are lost: they have no checksums.
     pub(super) fn send_records(&self, records: PooledBuffer, len: usize) -> io::Result<()> {
@@ -329,6 +338,45 @@ impl WriteHalf {
         Ok(())
     }
 
+    fn send_from_place(
+        &mut self,
+        connection: &Connection,
+        [front, payload]: [&[u8]; 2],
+        spare: &Arc<SendBuffers>,
+    ) -> io::Result<()> {
+        let head = head(MessageKind::Frames, front.len() + payload.len())?;
+        let parts = [&head[..], front, payload];
+        let len: usize = parts.iter().map(|part| part.len()).sum();
+        let mut sent = self.write_all(connection, &mut parts.map(IoSlice::new), len)?;
+        if sent < len {
+            let mut rest = spare.take(len - sent);
+            for part in parts {
+                let skip = sent.min(part.len());
+                sent -= skip;
+                rest.copy(&part[skip..]);
+            }
+            self.begin(connection);
+            self.owed.extend(rest.into_own().map(Bytes::from_owner));
+        }
+        Ok(())
+    }
+
+    /// Number of the `len` bytes of some slices that the socket takes, if nothing is owed before them.
+    fn write_all(
+        &self,
+        connection: &Connection,
+        mut slices: &mut [IoSlice<'_>],
+        len: usize,
+    ) -> io::Result<usize> {
+        let mut sent = 0;
+        while !self.owes() && sent < len {
+            let Some(count) = connection.write(slices)? else { break };
+            IoSlice::advance_slices(&mut slices, count);
+            sent += count;
+        }
+        Ok(sent)
+    }
+
     /// Number of bytes that are sent, or sealed.
     fn try_send(
         &mut self,
@@ -350,14 +398,7 @@ impl WriteHalf {
             self.seal(connection, |sealer, out| sealer.seal(&slices, out))?;
             return Ok(len);
         }
-        let mut sent = 0;
-        let mut slices = &mut slices[..];
-        while !self.owes() && sent < len {
-            let Some(count) = connection.write(slices)? else { break };
-            IoSlice::advance_slices(&mut slices, count);
-            sent += count;
-        }
-        Ok(sent)
+        self.write_all(connection, &mut slices, len)
     }
 
     /// Keeps a message behind its first `sent` bytes.

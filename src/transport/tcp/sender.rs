@@ -86,6 +86,20 @@ impl PeerSender {
         current.into_iter().chain(&self.lanes).find(|connection| connection.is_open())
     }
 
+    /// Sends offers of paths, then `len` bytes.
+    fn send_over_connection(
+        &mut self,
+        len: usize,
+        send: impl FnOnce(&Connection) -> io::Result<()>,
+    ) {
+        let Some(connection) = self.connected().cloned() else { return };
+        let offered = self
+            .paths
+            .offer(|kind, offer| connection.send(MessageKind::Offer(kind), offer.to_vec(), &[]));
+        let sent = offered.and_then(|()| send(&connection));
+        self.check(&connection, sent, len);
+    }
+
     /// Ends a connection after an error. Large messages take turns on the connections.
     fn check(&mut self, connection: &Connection, sent: io::Result<()>, len: usize) {
         if let Err(error) = sent {
@@ -138,18 +152,24 @@ impl Sender for PeerSender {
             return self.paths.send(row, parcel);
         }
         let len = parcel.len();
-        let Some(connection) = self.connected().cloned() else { return };
-        let offered = self
-            .paths
-            .offer(|kind, offer| connection.send(MessageKind::Offer(kind), offer.to_vec(), &[]));
-        let sent = offered.and_then(|()| match parcel.memory {
+        self.send_over_connection(len, |connection| match parcel.memory {
             SendMemory::Own(own) => {
                 connection.send(MessageKind::Frames, own.cut(len), &parcel.lent)
             }
             SendMemory::Records(records, _) => connection.send_records(records, len),
             SendMemory::Shared(_) => Ok(()),
         });
-        self.check(&connection, sent, len);
+    }
+
+    fn sends_from_place(&mut self, len: usize) -> bool {
+        !self.paths.has_room(len) && self.open_connection().is_some_and(|it| !it.is_sealed())
+    }
+
+    fn send_from_place(&mut self, front: &[u8], payload: &[u8]) {
+        let buffers = Arc::clone(&self.buffers);
+        self.send_over_connection(front.len() + payload.len(), |connection| {
+            connection.send_from_place([front, payload], &buffers)
+        });
     }
 
     fn call_back(&mut self) {

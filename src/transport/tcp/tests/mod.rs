@@ -133,6 +133,26 @@ fn what_is_lent_stands_where_it_was_put() {
 }
 
 #[test]
+fn what_is_sent_from_its_place_is_not_read_behind_the_call() {
+    let mut pair = Pair::connected();
+    let end = || Instant::now() + Duration::from_secs(20);
+    let (front, mut payload) = (content(3, 100), content(5, 8 << 20));
+    let expected = [&front[..], &payload].concat();
+    // While nothing is read the socket takes a part.
+    let closed = pair.at_server.gate.lock().unwrap();
+    while !pair.forth.owes() {
+        assert!(pair.forth.send_from_place(&front, &payload, end()));
+    }
+    payload.fill(0);
+    drop(closed);
+    assert!(pair.forth.send_from_place(&front, &[], end()));
+    let name = pair.worker.address();
+    wait_for(|| pair.at_server.has(&from(name, front.clone())).then_some(()));
+    let heard = pair.at_server.wait(2);
+    assert!(heard[..heard.len() - 1].iter().all(|it| *it == from(name, expected.clone())));
+}
+
+#[test]
 fn what_may_not_wait_is_owed_and_comes_in_its_order() {
     let mut pair = Pair::connected();
     let closed = pair.at_server.gate.lock().unwrap();

@@ -4,6 +4,7 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use super::super::TcpTransport;
 use super::{content, from, line, open, place, send, send_until_heard};
@@ -43,6 +44,9 @@ fn all_arrives_sealed_where_the_caller_asks_for_it_and_plain_where_neither_does(
             let heard = at_worker.wait(number + 1).pop().unwrap();
             assert!(heard == from(&format!("server.0@{}", server.address()), own));
         }
+        // Sealing copies.
+        let end = Instant::now() + Duration::from_secs(20);
+        assert_ne!(forth.send_from_place(b"front", &content(5, 1 << 20), end), calls);
         assert_eq!(all_are_sealed(&worker, server.address()), calls);
         assert_eq!(all_are_sealed(&server, worker.address()), calls);
     }
