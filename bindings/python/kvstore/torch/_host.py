@@ -32,7 +32,8 @@ class HostOptimizer(StoredOptimizer):
 
     With `late` step() begins to step all parameters on threads of the library, and returns with the
     weights of the step before: each gradient is one of weights that lack the step before it. The
-    gradients are those of the step then, and `grad` is None. synchronize() takes the last weights.
+    gradients are those of the step then, and `grad` is None. wait_for_weights() takes the last
+    weights.
 
     Parameters on an accelerator stay there: gradients leave through pinned memory, with `overlap`
     during backward, and weights come back in their dtype.
@@ -90,7 +91,7 @@ class HostOptimizer(StoredOptimizer):
             self._keys.parameters[place].grad = None
         return loss
 
-    def synchronize(self) -> None:
+    def wait_for_weights(self) -> None:
         """Takes the weights of the last step, if that is late."""
         if self._late is not None:
             with torch.no_grad():
@@ -103,7 +104,7 @@ class HostOptimizer(StoredOptimizer):
         such a form; `torch.optim` goes on with it. States of narrow parameters are float32, and
         the "master" is one more. It goes through a file in the folder of temporary files.
         """
-        self.synchronize()
+        self.wait_for_weights()
         return states_of(self._store, self._groups, self.param_groups)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -112,7 +113,7 @@ class HostOptimizer(StoredOptimizer):
         Weights are those that the parameters have now, so a model is loaded first. Of options the
         learning rate is taken; the others are those of this optimizer.
         """
-        self.synchronize()
+        self.wait_for_weights()
         theirs = state_dict["param_groups"]
         lengths = [len(group.names) for group in self._groups]
         if [len(group["params"]) for group in theirs] != lengths:
@@ -124,13 +125,3 @@ class HostOptimizer(StoredOptimizer):
         for mine, group in zip(self.param_groups, theirs):
             mine["lr"] = group["lr"]
         self._keys.pull()
-
-    def save(self, path: Any) -> None:
-        """Saves weights and states as KVStore.save() does."""
-        self.synchronize()
-        super().save(path)
-
-    def load(self, path: Any) -> None:
-        """Loads a file of save() into the store and the model."""
-        self.synchronize()
-        super().load(path)

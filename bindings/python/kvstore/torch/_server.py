@@ -47,7 +47,7 @@ class ServerOptimizer(StoredOptimizer):
     With `overlap` each gradient of more than 16 KiB leaves as soon as backward has it, at the n-th
     pass if `backward_passes_per_step` is n; and step() does not wait for weights: each module of
     the model waits for its own when it is called. A program that reads weights in another way calls
-    synchronize() first. step() waits for the weights of groups that are no modules.
+    wait_for_weights() first. step() waits for the weights of groups that are no modules.
     """
 
     def __init__(
@@ -94,9 +94,9 @@ class ServerOptimizer(StoredOptimizer):
 
         for module in root.modules():
             module.register_forward_pre_hook(take)
-        root.register_state_dict_pre_hook(lambda *_: self.synchronize())
+        root.register_state_dict_pre_hook(lambda *_: self.wait_for_weights())
 
-    def synchronize(self) -> None:
+    def wait_for_weights(self) -> None:
         """Waits for the weights of the last step; without `overlap` they are there."""
         if self._steps is not None:
             self._steps.finish()
@@ -117,18 +117,8 @@ class ServerOptimizer(StoredOptimizer):
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forgets the gradients; those that are under way are not changed."""
         if not set_to_none:
-            self.synchronize()
+            self.wait_for_weights()
         super().zero_grad(set_to_none)
-
-    def save(self, path: Any) -> None:
-        """Saves weights and states as KVStore.save() does, by a call of all ranks."""
-        self.synchronize()
-        super().save(path)
-
-    def load(self, path: Any) -> None:
-        """Loads a file of save() into the store and the model, by a call of all ranks."""
-        self.synchronize()
-        super().load(path)
 
 
 def _gradient_of(parameter: torch.nn.Parameter) -> torch.Tensor:

@@ -47,7 +47,7 @@ class StepsInBackward:
         if place in self._coming:
             raise RuntimeError(
                 f"`{self._keys.names[place]}`: a gradient of the weights before the last step, as "
-                "they were used outside of their module; call synchronize() before the forward pass"
+                "they were used outside of their module; call wait_for_weights() before the pass"
             )
         if place in self._tickets or place in self._copied:
             raise RuntimeError(

@@ -157,12 +157,17 @@ class StoredOptimizer(torch.optim.Optimizer):
         """
         self._store.set_hyperparameter(name, value, key)
 
+    def wait_for_weights(self) -> None:
+        """Takes weights of the last step that have not come; by default all have."""
+
     def save(self, path: Any) -> None:
         """Saves weights and states as KVStore.save() does."""
+        self.wait_for_weights()
         self._store.save(path)
 
     def load(self, path: Any) -> None:
         """Loads a file of save() into the store and the model."""
+        self.wait_for_weights()
         self._store.load(path)
         self._keys.pull()
 

@@ -117,26 +117,29 @@ def case_a_round_that_fails_leaves_nothing_under_way():
 
 
 def case_the_rule_runs_on_the_servers():
-    here = small_model()
-    expected = kt.ServerOptimizer("adamw", here, lr=0.01, wd=0.02)
-    with device() as (move, _):
-        there = move(small_model(seed=1 + kt.rank()))
-        mine = kt.ServerOptimizer("adamw", there, lr=0.01, wd=0.02)
-        for step in range(STEPS):
-            step_of(here, expected, step)
-            step_of(there, mine, step)
-        assert same_weights(here, there)
+    for overlap in (False, True):
+        here = small_model()
+        expected = kt.ServerOptimizer("adamw", here, lr=0.01, wd=0.02)
+        with device(seed=7) as (move, _):
+            there = move(small_model(seed=1 + kt.rank()))
+            mine = kt.ServerOptimizer("adamw", there, overlap=overlap, lr=0.01, wd=0.02)
+            for step in range(STEPS):
+                step_of(here, expected, step)
+                step_of(there, mine, step)
+            mine.wait_for_weights()
+            assert same_weights(here, there)
 
 
 def case_the_rule_runs_in_host_memory():
     for dtype in (torch.float32, torch.bfloat16):
-        for overlap in (False, True):
+        for options in ({}, {"overlap": True}, {"late": True}):
             here = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 300)).to(dtype)
             there = copy.deepcopy(here)
-            expected = kt.HostOptimizer("adamw", here, lr=0.01)
+            late = {"late": True} if "late" in options else {}
+            expected = kt.HostOptimizer("adamw", here, lr=0.01, **late)
             with device() as (move, _):
                 there = move(there)
-                mine = kt.HostOptimizer("adamw", there, overlap=overlap, lr=0.01)
+                mine = kt.HostOptimizer("adamw", there, lr=0.01, **options)
                 for step in range(STEPS):
                     for model, optimizer in ((here, expected), (there, mine)):
                         inputs, labels = batch(step, rank=0)
@@ -145,6 +148,12 @@ def case_the_rule_runs_in_host_memory():
                         hidden = model(inputs.to(place, dtype)).float()
                         torch.nn.functional.cross_entropy(hidden, labels.to(place)).backward()
                         optimizer.step()
+                    assert same_weights(here, there)
+                pairs = zip(*(each.state_dict()["state"].values() for each in (expected, mine)))
+                for one, other in pairs:
+                    assert all(same(value, other[field]) for field, value in one.items())
+                # From the weights on the device.
+                mine.load_state_dict(mine.state_dict())
                 assert same_weights(here, there)
 
 

@@ -170,6 +170,25 @@ def case_gradients_are_averaged_first():
         kt.DistributedOptimizer(stepping, model)
 
 
+def case_ranks_with_fewer_batches_get_the_states_of_the_others():
+    model = new_model()
+    optimizer = kt.DistributedOptimizer(kt.HostOptimizer("adamw", model, **ADAMW), model)
+
+    def step(number):
+        optimizer.zero_grad()
+        loss_of(model, number).backward()
+        optimizer.step()
+
+    with optimizer.join():
+        for number in range(2 + kt.rank()):
+            step(number)
+    assert equal_on_all_ranks(model)
+    states = kt.allgather_object(optimizer.state_dict()["state"][0]["exp_avg"])
+    assert all(torch.equal(each, states[0]) for each in states)
+    step(9)
+    assert equal_on_all_ranks(model)
+
+
 def case_rates_multipliers_and_states():
     model, serial = new_model(), new_model()
     optimizer = kt.HostOptimizer("sgd", model, lr=0.4, weight_decay=0.1)
@@ -219,7 +238,7 @@ def case_late_steps_lack_the_step_before():
                 parameter.copy_(value)
         for one, other in zip(mine.parameters(), serial.parameters()):
             assert torch.allclose(one, other, 1e-4, 1e-6)
-    optimizer.synchronize()
+    optimizer.wait_for_weights()
     for one, other in zip(mine.parameters(), latest):
         assert torch.allclose(one, other, 1e-4, 1e-6)
     path = os.path.join(tempfile.mkdtemp(), "model.safetensors")
@@ -296,7 +315,7 @@ def case_training_goes_on_with_the_same_bits():
             resumed.load_state_dict(states)
             train_from(again, resumed, 3, 3)
             for each in (optimizer, resumed):
-                getattr(each, "synchronize", lambda: None)()
+                getattr(each, "wait_for_weights", lambda: None)()
             for one, other in zip(model.parameters(), again.parameters()):
                 assert torch.equal(one, other), (dtype, options)
 

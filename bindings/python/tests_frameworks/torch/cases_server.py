@@ -332,7 +332,7 @@ def case_weights_are_there_when_their_module_is_called():
     assert torch.equal(model[3].weight, expected)
     expected = torch.empty(10, 128)
     optimizer._store.pull("5.weight", out=expected)
-    optimizer.synchronize()
+    optimizer.wait_for_weights()
     assert torch.equal(model[5].weight, expected)
     assert equal_on_all_ranks(torch.nn.ParameterList(model.parameters()))
 
@@ -353,11 +353,11 @@ def case_weights_used_outside_of_their_module_are_told():
     optimizer.step()
     with pytest.raises(RuntimeError, match=r"`inner.weight`: a gradient of the weights before"):
         model(torch.ones(1, 64)).sum().backward()
-    optimizer.synchronize()
+    optimizer.wait_for_weights()
     optimizer.zero_grad()
     model(torch.ones(1, 64)).sum().backward()
     optimizer.step()
-    optimizer.synchronize()
+    optimizer.wait_for_weights()
     assert equal_on_all_ranks(model)
 
 
@@ -374,7 +374,7 @@ def case_groups_of_pairs_are_waited_for_in_step():
     expected = torch.empty(128, 128)
     optimizer._store.pull("3.weight", out=expected)
     assert torch.equal(before, expected)
-    optimizer.synchronize()
+    optimizer.wait_for_weights()
 
 
 def case_overlap_counts_zeros_for_ranks_without_a_gradient():
