@@ -42,7 +42,8 @@ class Gradients:
         overlap: bool,
         passes: int,
     ) -> None:
-        self._store = store
+        self.store = store
+        self.has_own_store = store is not of.store
         self._size = of.size
         self._names = [name for name, _ in named]
         self.parameters = [parameter for _, parameter in named]
@@ -69,18 +70,19 @@ class Gradients:
         refuse_without_memory("DistributedOptimizer", list(zip(self._names, self.parameters)))
         lines = [describe(name, each) for name, each in zip(self._names, self.parameters)]
         agree(of.store, "DistributedOptimizer", lines)
-        count = sum(key.startswith(_FLAGS) for key in of.keys)
+        taken: set[str] = set() if self.has_own_store else of.keys
+        count = sum(key.startswith(_FLAGS) for key in taken)
         # Errors name this key where a rank is missing from a round as a whole.
         self._flags_key = f"{_FLAGS}{count}: `{self._names[0]}` to `{self._names[-1]}`"
-        suffix = f" ({count})" if of.keys.intersection(self._names) else ""
+        suffix = f" ({count})" if taken.intersection(self._names) else ""
         # A codec may choose among the values of a key, so with one each has its own.
-        self._units = units_of(self._names, self.parameters, suffix, fuse=self._store is of.store)
+        self._units = units_of(self._names, self.parameters, suffix, fuse=not self.has_own_store)
         self._all = range(len(self._units))
         self._alone = {
             unit.places[0]: number for number, unit in enumerate(self._units) if not unit.is_fused
         }
         self._copies = HostCopies([unit.value(self.parameters) for unit in self._units])
-        of.keys.update(self._names, [self._flags_key])
+        taken.update(self._names, [self._flags_key])
         self._begin([self._flags_key, *(unit.key for unit in self._units)])
 
     def _begin(self, keys: list[str]) -> None:
@@ -88,8 +90,8 @@ class Gradients:
         parameters = [each.detach() for each in self.parameters]
         values = [unit.gather(parameters) for unit in self._units]
         hosts = self._copies.to_host(self._all, values)
-        self._store.init(keys, [self._flags, *hosts])
-        self._store.pull(keys[1:], out=hosts)
+        self.store.init(keys, [self._flags, *hosts])
+        self.store.pull(keys[1:], out=hosts)
         self._copies.to_device(self._all, values)
         for unit in self._units:
             unit.scatter(parameters)
@@ -127,7 +129,7 @@ class Gradients:
             number, gradient = self._alone[place], self.parameters[place].grad
             assert gradient is not None
             [host] = self._copies.hosts([number], [gradient.detach()])
-            self._tickets[place] = self._store.pushpull_async(self._units[number].key, host)
+            self._tickets[place] = self.store.pushpull_async(self._units[number].key, host)
 
     def _passed_backward(self) -> None:
         self._queued_in = _NO_PASS
@@ -164,7 +166,7 @@ class Gradients:
                 number for number in self._all if self._units[number].places[0] not in self._tickets
             ]
             values = [self._units[number].gather(gradients) for number in rest]
-            self._store.pushpull(
+            self.store.pushpull(
                 [self._flags_key, *(self._units[number].key for number in rest)],
                 [self._flags, *self._copies.to_host(rest, values)],
             )
@@ -228,7 +230,7 @@ class Gradients:
     def attend(self) -> bool:
         """Takes part in a round without a contribution; False if no rank contributes any more."""
         self._flags.zero_()
-        self._store.pushpull(self._flags_key, self._flags)
+        self.store.pushpull(self._flags_key, self._flags)
         contributors, rounds = self._flags[:_FIRST].tolist()
         if contributors == 0:
             return False
@@ -240,10 +242,10 @@ class Gradients:
             (key, torch.zeros_like(each, device="cpu")) for key, each in values if each.dim() == 0
         ]
         none = torch.empty(0, dtype=torch.int64)
-        self._store.push_rows(
+        self.store.push_rows(
             [key for key, _ in tables], [none] * len(tables), [rows for _, rows in tables]
         )
-        self._store.push([key for key, _ in scalars], [zero for _, zero in scalars])
+        self.store.push([key for key, _ in scalars], [zero for _, zero in scalars])
         return True
 
     @property

@@ -39,6 +39,17 @@ class Distributed:
         parameters = self._kv.gradients.parameters
         return torch.nn.utils.clip_grad_norm_(parameters, max_norm, norm_type)
 
+    def save_residuals(self, path: Any) -> None:
+        """Saves what the codec of `compression` has not sent yet, of all ranks, by a call of all.
+
+        state_dict(), which each rank calls for itself, has no part of it.
+        """
+        self._kv.store_of_codec("save_residuals").save(path)
+
+    def load_residuals(self, path: Any) -> None:
+        """Goes on with residuals of save_residuals(), by a call of as many ranks."""
+        self._kv.store_of_codec("load_residuals").load(path)
+
     def join(self) -> AbstractContextManager[None]:
         """A context for loops in which ranks have unequal numbers of batches.
 
@@ -72,6 +83,13 @@ class _Averaging:
         self._known = {id(each) for each in gradients.parameters}
         optimizer.register_step_pre_hook(self._before_step)
         optimizer.register_step_post_hook(self._after_step)
+
+    def store_of_codec(self, call: str) -> kvstore.KVStore:
+        if not self.gradients.has_own_store:
+            raise kvstore.UnsupportedError(
+                f"{call}: this optimizer has no residuals; pass compression to DistributedOptimizer"
+            )
+        return self.gradients.store
 
     def ensure_averaged(self) -> None:
         if not (self.gradients.averaged or self.gradients.is_suspended):
@@ -201,7 +219,7 @@ def _broadcast_others(model: torch.nn.Module, gradients: Gradients) -> None:
 
 def _store_of(of: Job, compression: Union[str, dict[str, Any], None]) -> kvstore.KVStore:
     """The store for gradients. A codec holds for a whole store, so it has one of its own."""
-    if compression is None or of.size == 1:
+    if compression is None:
         return of.store
     params = {"type": compression} if isinstance(compression, str) else dict(compression)
     store = of.another_store()

@@ -1,6 +1,8 @@
 """DistributedOptimizer beside DistributedDataParallel."""
 
 import copy
+import os
+import tempfile
 
 import pytest
 import torch
@@ -372,6 +374,39 @@ def case_compression_with_a_residual():
     expected = torch.full((2, 3), 0.2 * 20)
     assert torch.allclose(total, expected, atol=0.5)
     assert kt.size() == 1 or set(mine.weight.grad.view(-1).tolist()) <= {-0.5, 0.0, 0.5}
+
+
+def case_residuals_are_saved_and_loaded():
+    """Training goes on with the same bits, which it does not without them."""
+    folder = kt.broadcast_object(tempfile.mkdtemp() if kt.rank() == 0 else None)
+    path = os.path.join(folder, "residuals")
+    options = {"compression": {"type": "2bit", "threshold": 0.01}}
+
+    def train(model, optimizer, begin):
+        for step in range(begin, begin + 4):
+            optimizer.zero_grad()
+            loss_of(model, step).backward()
+            optimizer.step()
+
+    model, optimizer = with_kvstore(small_model(), **options)
+    train(model, optimizer, 0)
+    optimizer.save_residuals(path)
+    weights, states = copy.deepcopy(model.state_dict()), copy.deepcopy(optimizer.state_dict())
+    train(model, optimizer, 4)
+    for loads in (True, False):
+        again = small_model()
+        again.load_state_dict(weights)
+        resumed = sgd(again)
+        resumed.load_state_dict(copy.deepcopy(states))
+        resumed = kt.DistributedOptimizer(resumed, again, **options)
+        if loads:
+            resumed.load_residuals(path)
+        train(again, resumed, 4)
+        pairs = list(zip(model.parameters(), again.parameters()))
+        assert all(torch.equal(*pair) for pair in pairs) == (loads or kt.size() == 1)
+    _, plain = with_kvstore(small_model())
+    with pytest.raises(kvstore.UnsupportedError, match="has no residuals; pass compression"):
+        plain.save_residuals(path)
 
 
 # Mistakes.
