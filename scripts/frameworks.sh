@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Makes a virtual environment with a framework in build/frameworks, and prints its Python.
-# Usage: scripts/frameworks.sh torch|torch-oldest|mxnet|jax|ray|transformers|lightgbm
+# Usage: scripts/frameworks.sh torch|torch-oldest|mxnet|jax|ray|transformers|lightgbm|keras|sklearn
 # Instant when it is there. Without a package index it says why on standard error, with status 1.
 # PyTorch takes 5 GB; an index of builds for CPUs alone may be set in PIP_INDEX_URL.
 set -euo pipefail
@@ -18,8 +18,12 @@ declare -A packages=(
   [transformers]="transformers torch accelerate numpy pytest"
   # scikit-learn is for LightGBM's own estimators.
   [lightgbm]="lightgbm scikit-learn numpy pytest"
+  [keras]="keras jax torch numpy pytest"
+  [sklearn]="scikit-learn numpy pytest"
 )
 framework=${1:?name a framework: ${!packages[*]}}
+# Keras is imported with a back end, of which this one needs no further package.
+export KERAS_BACKEND=numpy
 venv=build/frameworks/$framework
 log=$venv.log
 

@@ -121,7 +121,7 @@ suite_checks() {
   run "rust lints, Python extension" count_status \
     cargo clippy -p libkvstore-python -- -D warnings
   run "rust documentation" count_status env RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --quiet
-  run "go format" count_status bash -c '! gofmt -l bindings/go examples/go tests/install/go | grep .'
+  run "go format" count_status bash -c '! gofmt -l bindings/go examples tests/install/go | grep .'
   if "$python" -c 'import tomllib' 2>/dev/null; then
     run "supply chain" count_status "$python" scripts/supply_chain.py check
   else
@@ -283,7 +283,7 @@ suite_frameworks() {
     run "pytest, tensors of $version" count_pytest "$torch" -m pytest -q -rs \
       bindings/python/tests/test_torch.py bindings/python/tests/test_torch_optimizers.py
   done
-  for framework in mxnet jax ray transformers lightgbm; do
+  for framework in mxnet jax ray transformers lightgbm keras sklearn; do
     if interpreter=$(bash scripts/frameworks.sh $framework 2>&1); then
       run "pytest, $framework" count_pytest \
         "$interpreter" -m pytest -q -rs bindings/python/tests_frameworks -k "test_$framework"

@@ -56,7 +56,7 @@ def _limit():
 def environment():
     """Without the variables of an outer launcher, and one thread for each of PyTorch's loops."""
     clean = {name: each for name, each in os.environ.items() if not name.startswith("KV_")}
-    paths = [str(PACKAGE), str(HERE / "torch")]
+    paths = [str(PACKAGE), str(HERE / "cases")]
     return {**clean, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
 
 
@@ -152,7 +152,7 @@ def outcome(tmp_path_factory):
     def of(file, case, processes):
         if (file, processes) not in _of_cases:
             folder = tmp_path_factory.mktemp("cases")
-            job = torchrun(processes, HERE / "torch" / "run_cases.py", file, folder)
+            job = torchrun(processes, HERE / "cases" / "run_cases.py", file, folder)
             ranks = [folder / f"{rank}.json" for rank in range(processes)]
             found = [json.loads(each.read_text()) if each.exists() else {} for each in ranks]
             _of_cases[file, processes] = found, job
@@ -171,6 +171,16 @@ def example(framework):
     lines = list(difflib.unified_diff(*sides, n=0, lineterm=""))[2:]
     shown = re.search(r"```diff\n(.*?)```", page, re.S)[1].splitlines()
     return folder, [line for line in lines if not line.startswith("@@")], shown
+
+
+def trained(workers, *command, folder):
+    """The accuracy and the sum of weights that all workers of an example print alike."""
+    printed = re.findall(
+        r"accuracy ([\d.]+), weights ([\d.]+)", kvstore_run(workers, *command, folder=folder)
+    )
+    assert len(printed) == workers
+    assert len(set(printed)) == 1
+    return tuple(float(each) for each in printed[0])
 
 
 # A second ray.init() of a process would look for the token of the first one, in its home folder.

@@ -5,12 +5,12 @@ import ast
 import pytest
 from conftest import HERE
 
-FILES = sorted(path.stem for path in (HERE / "torch").glob("cases_*.py"))
+FILES = sorted(path.stem for path in (HERE / "cases").glob("cases_*.py"))
 
 
 def cases():
     for file in FILES:
-        tree = ast.parse((HERE / "torch" / f"{file}.py").read_text())
+        tree = ast.parse((HERE / "cases" / f"{file}.py").read_text())
         names = [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
         for processes in (1, 2, 4):
             for name in names:
