@@ -183,6 +183,13 @@ def trained(workers, *command, folder):
     return tuple(float(each) for each in printed[0])
 
 
+def trains_like_one(workers, *command, folder):
+    """So many workers of an example give what one process gives with whole batches."""
+    alone, together = (trained(each, *command, folder=folder) for each in (1, workers))
+    assert alone[0] > 0.88
+    assert together == pytest.approx(alone, rel=1e-2)
+
+
 # A second ray.init() of a process would look for the token of the first one, in its home folder.
 @pytest.fixture(scope="session")
 def ray_cluster():
