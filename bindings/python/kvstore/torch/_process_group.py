@@ -45,6 +45,9 @@ _OPS_OF_BOOL = {
     dist.ReduceOp.BAND: "min",
     dist.ReduceOp.PRODUCT: "min",
 }
+# Until 2.4 C++ holds a work without its Python half, and without that it waits for ever.
+_FORGETS_WORKS = tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 6)
+_MOST_UNWAITED = 4096
 _GLOO = 'make a second group for it: torch.distributed.new_group(backend="gloo")'
 
 
@@ -64,6 +67,7 @@ class KvWork(Work):
         self._limit, self._works = limit, works
         self._future: Optional[torch.futures.Future[list[torch.Tensor]]] = None
         self._lock = threading.RLock()
+        self.was_waited_for = False
 
     def wait(self, timeout: timedelta = _NO_TIME) -> bool:
         """Waits for the end, and raises what the call failed with.
@@ -80,6 +84,7 @@ class KvWork(Work):
             for ticket in self._tickets:
                 ticket.wait()
         self._copy_back()
+        self.was_waited_for = True
         return True
 
     def _copy_back(self) -> None:
@@ -181,6 +186,7 @@ class KvProcessGroup(dist.ProcessGroup):
         self._coalesced: Optional[list[KvWork]] = None
         # Works that may be dropped by their caller and go on, as with other back ends.
         self._pending: deque[KvWork] = deque()
+        self._unwaited: deque[KvWork] = deque(maxlen=_MOST_UNWAITED)
 
     # Names and ends.
 
@@ -442,13 +448,22 @@ class KvProcessGroup(dist.ProcessGroup):
             work._copy_back()
             return work
         while self._pending and self._pending[0].is_completed():
-            self._pending.popleft()._copy_back()
+            ended = self._pending.popleft()
+            ended._copy_back()
+            self._keep(ended)
         tickets = [getattr(self._store, f"{name}_async")(*rest) for name, *rest in calls]
         work = KvWork(result, tickets, copies, limit)
         if self._coalesced is not None:
             self._coalesced.append(work)
         self._pending.append(work)
         return work
+
+    def _keep(self, ended: KvWork) -> None:
+        """Keeps a call that has ended for C++ that waits for it later, where PyTorch does not."""
+        if _FORGETS_WORKS:
+            while self._unwaited and self._unwaited[0].was_waited_for:
+                self._unwaited.popleft()
+            self._unwaited.append(ended)
 
     def _limit(self, opts: Any, calls: list[_Call]) -> Optional[Limit]:
         """The timeout of a call, unless the store's own comes first."""

@@ -2,10 +2,18 @@
 
 import copy
 
+import pytest
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
 import kvstore.torch as kt
+
+
+def needs_pytorch(*version):
+    """Skips a case of what older releases of PyTorch do not have."""
+    here = tuple(int(part) for part in torch.__version__.split(".")[:2])
+    if here < version:
+        pytest.skip(f"PyTorch {torch.__version__} has no such thing")
 
 
 def small_model(seed=1):

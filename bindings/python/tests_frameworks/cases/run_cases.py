@@ -1,6 +1,7 @@
 """Runs all cases of a module on this rank: run_cases.py MODULE FOLDER.
 
-Writes what each case raised, or null, into FOLDER/RANK.json; a job that is lost is left at once.
+Writes what each case raised, or null, into FOLDER/RANK.json, and ["why"] for one that was skipped;
+a job that is lost is left at once.
 """
 
 import importlib
@@ -10,6 +11,7 @@ import sys
 import traceback
 from pathlib import Path
 
+import pytest
 import torch
 
 import kvstore
@@ -30,6 +32,8 @@ def main():
         try:
             case()
             outcomes[name] = None
+        except pytest.skip.Exception as skipped:
+            outcomes[name] = [str(skipped)]
         except Exception as error:
             outcomes[name] = traceback.format_exc()
             if isinstance(error, (kvstore.TimeoutError, kvstore.PeerLostError)):
