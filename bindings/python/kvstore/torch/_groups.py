@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Union
 
@@ -71,7 +72,7 @@ def groups_of(call: str, rule: str, model: Named, params: dict[str, Any]) -> lis
     names = [name for group in groups for name in group.names]
     if not names:
         raise kvstore.InvalidArgumentError(f"{call}: no parameter requires gradients")
-    twice = next((name for name in names if names.count(name) > 1), None)
+    twice = next((name for name, count in Counter(names).items() if count > 1), None)
     if twice is not None:
         raise kvstore.InvalidArgumentError(
             f"{call}: two parameters are named `{twice}`; give names with "

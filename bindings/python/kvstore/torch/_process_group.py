@@ -45,7 +45,7 @@ _OPS_OF_BOOL = {
     dist.ReduceOp.BAND: "min",
     dist.ReduceOp.PRODUCT: "min",
 }
-# Until 2.4 C++ holds a work without its Python half, and without that it waits for ever.
+# In older releases, such as 2.1, C++ holds a work without its Python half, and waits for ever then.
 _FORGETS_WORKS = tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 6)
 _MOST_UNWAITED = 4096
 _GLOO = 'make a second group for it: torch.distributed.new_group(backend="gloo")'

@@ -15,9 +15,7 @@ from ._job import job
 from ._staging import refuse_without_memory
 from ._steps import StepsInBackward
 from ._stored import StoredOptimizer, loss_of
-
-# Below it a call for a key takes longer than its bytes.
-_SMALL_BYTES = 16384
+from ._units import SMALL_BYTES
 
 
 class ServerOptimizer(StoredOptimizer):
@@ -77,7 +75,7 @@ class ServerOptimizer(StoredOptimizer):
         self._steps: Optional[StepsInBackward] = None
         if overlap:
             self._steps = StepsInBackward(
-                self._keys, backward_passes_per_step, _SMALL_BYTES, prepare=self._set_rates
+                self._keys, backward_passes_per_step, SMALL_BYTES, prepare=self._set_rates
             )
             of_modules = {id(each) for module in modules for each in module.parameters()}
             self._of_no_module = self._steps.places_of(

@@ -55,9 +55,9 @@ def _sgd(nesterov: bool) -> _Form:
 _FORMS = {
     "sgd": _sgd(nesterov=False),
     "nag": _sgd(nesterov=True),
-    "adam": _Form(("exp_avg", "exp_avg_sq"), _BETAS, lambda it: {**_adam(it), "amsgrad": False}),
+    "adam": _Form(_MOMENTS, _BETAS, lambda it: {**_adam(it), "amsgrad": False}),
     "adamw": _Form(
-        ("exp_avg", "exp_avg_sq"),
+        _MOMENTS,
         {**_BETAS, "wd": 0.01},
         lambda it: {**_adam(it), "amsgrad": False},
     ),
@@ -65,7 +65,7 @@ _FORMS = {
         ("exp_avg", "exp_inf"), {**_BETAS, "learning_rate": 0.002, "epsilon": 0.0}, _adam
     ),
     "nadam": _Form(
-        ("exp_avg", "exp_avg_sq"),
+        _MOMENTS,
         {**_BETAS, "schedule_decay": 0.004},
         lambda it: {**_adam(it), "momentum_decay": it["schedule_decay"]},
         product="mu_product",

@@ -8,7 +8,7 @@ from typing import Optional
 import torch
 
 # Below it a call for a key takes longer than its bytes.
-_SMALL_BYTES = 16384
+SMALL_BYTES = 16384
 
 
 class Unit:
@@ -52,7 +52,7 @@ def units_of(
     """The keys of gradients, in the order of their first parameters."""
     small: dict[tuple[torch.dtype, torch.device], list[int]] = {}
     for place, each in enumerate(parameters):
-        if fuse and each.numel() * each.element_size() <= _SMALL_BYTES:
+        if fuse and each.numel() * each.element_size() <= SMALL_BYTES:
             small.setdefault((each.dtype, each.device), []).append(place)
     fused = {places[0]: places for places in small.values() if len(places) > 1}
     inside = {place for places in fused.values() for place in places}
