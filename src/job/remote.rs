@@ -34,6 +34,11 @@ pub(crate) trait JobMember: Send + Sync {
     /// Ends all operations at once, and never waits for another process.
     fn abort(&self);
 
+    /// Whether stores of groups use what this one does.
+    fn is_shared(&self) -> bool {
+        false
+    }
+
     /// Leaves the job.
     fn close(&self, deadline: Deadline) -> Result<()>;
 

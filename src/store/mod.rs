@@ -479,7 +479,8 @@ impl Drop for Store {
             });
         }
         self.abort();
-        self.remote = None;
+        // Its groups keep the values then.
+        let is_shared = self.remote.take().is_some_and(|remote| remote.is_shared());
         #[cfg(feature = "dist")]
         {
             self.embedded = None;
@@ -489,7 +490,7 @@ impl Drop for Store {
             self.local.tickets.end_calls(deadline);
             // A pool thread that has just finished drops its reference soon; the values and the updater are
             // then freed on the caller's thread.
-            while Arc::strong_count(&self.local) > 1 && !deadline.has_passed() {
+            while !is_shared && Arc::strong_count(&self.local) > 1 && !deadline.has_passed() {
                 std::thread::yield_now();
             }
         }

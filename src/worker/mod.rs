@@ -473,6 +473,11 @@ impl JobMember for WorkerStore {
         self.driver.tracer.finish("worker", self.rank);
     }
 
+    /// Each store of a group has a reference to the exchanges of the job.
+    fn is_shared(&self) -> bool {
+        self.group.is_none() && Arc::strong_count(&self.exchanges) > 1
+    }
+
     /// Leaves the job; pending calls have ended before.
     fn close(&self, deadline: Deadline) -> Result<()> {
         if let Some(group) = &self.group {

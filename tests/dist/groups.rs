@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use kvstore::ErrorKind::{
     Closed, Differs, InvalidArgument, KeyNotFound, Option, PeerLost, Role, Timeout, Unsupported,
@@ -12,7 +12,7 @@ use kvstore::ErrorKind::{
 use kvstore::{Key, Reduction, Store};
 
 use super::common::folder::Folder;
-use super::job::{Job, both, failure};
+use super::job::{Job, both, failure, join};
 
 const LIMIT: Duration = Duration::from_secs(60);
 const COUNT: usize = 20_000;
@@ -548,4 +548,27 @@ fn the_end_of_the_job_ends_its_groups() {
             assert!(group.close(LIMIT).is_ok());
         }
     });
+}
+
+/// A program may free the store of the job before those of its groups, which keep what both share.
+#[test]
+fn the_store_of_the_job_is_freed_at_once_before_its_groups() {
+    let job = Job::new(2, 1).with("timeout_ms", 60_000);
+    let others = job.start();
+    let stores: Vec<Store> = job.open_all(&others.root).into_iter().map(Result::unwrap).collect();
+    let workers = stores.into_iter().map(|store| {
+        thread::spawn(move || {
+            let group = store.group("both", &[0, 1]).unwrap();
+            group.init(1u64, &[0f32; 4]).unwrap();
+            group.barrier(LIMIT).unwrap();
+            let begun = Instant::now();
+            drop(store);
+            assert!(begun.elapsed() < LIMIT / 2, "{:?}", begun.elapsed());
+            failure(group.push(1u64, &[1f32; 4]), Closed);
+            drop(group);
+            assert!(begun.elapsed() < LIMIT / 2, "{:?}", begun.elapsed());
+        })
+    });
+    workers.collect::<Vec<_>>().into_iter().for_each(join);
+    drop(others.end());
 }
