@@ -224,6 +224,11 @@ enum kv_status
      */
     KV_ERR_CANCELLED = 21,
     /**
+     * An operation with a ticket did not end within the option `timeout_ms`, and has failed; the message says
+     * what was missing. Its buffers are the caller's again.
+     */
+    KV_ERR_EXPIRED = 22,
+    /**
      * A process of the job that the call needs is gone; the message has its role, rank, address.
      */
     KV_ERR_PEER_LOST = 40,
@@ -1371,8 +1376,8 @@ void kv_bound_free(struct kv_bound *bound);
  *         `KV_ERR_UNSUPPORTED` (opaque dtypes, the mean of integers, CUDA memory, a worker with a token of
  *         its rank alone, a process of an earlier release), `KV_ERR_OPTION` (a number of values that
  *         `sum_order=tree` does not take): nothing was sent.
- *         `KV_ERR_DIFFERS` if another worker makes another call, `KV_ERR_TIMEOUT`, which names the workers
- *         that have not made the call, `KV_ERR_PEER_LOST`: outs are undefined. The call then fails for all
+ *         `KV_ERR_DIFFERS` if another worker makes another call, `KV_ERR_TIMEOUT` (with a ticket
+ *         `KV_ERR_EXPIRED`), which names the workers that have not made the call, `KV_ERR_PEER_LOST`: outs are undefined. The call then fails for all
  *         workers for which it has not ended, and counts as made.
  *
  * Threads: any, one at a time. Blocks: if `ticket` is NULL; and the first collective call of the store.

@@ -70,6 +70,8 @@ kinds! {
     Timeout = 20, "KV_ERR_TIMEOUT";
     /// The operation was cancelled before it took effect in full.
     Cancelled = 21, "KV_ERR_CANCELLED";
+    /// An operation with a ticket did not end within the store's timeout, and failed.
+    Expired = 22, "KV_ERR_EXPIRED";
     /// A process of the job that the call needs is gone.
     PeerLost = 40, "KV_ERR_PEER_LOST";
     /// This process was declared lost, and the job went on without it.

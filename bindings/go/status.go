@@ -55,6 +55,8 @@ const (
 	ErrTimeout Status = C.KV_ERR_TIMEOUT
 	// ErrCancelled: the operation was cancelled before it took effect in full.
 	ErrCancelled Status = C.KV_ERR_CANCELLED
+	// ErrExpired: an operation with a ticket did not end within the option timeout_ms, and has failed.
+	ErrExpired Status = C.KV_ERR_EXPIRED
 	// ErrPeerLost: a process of the job that the call needs is gone; the message says which.
 	ErrPeerLost Status = C.KV_ERR_PEER_LOST
 	// ErrEvicted: this process was not heard for too long, and the job went on without it.

@@ -16,7 +16,7 @@ func TestEveryStatusIsAnErrorToMatch(t *testing.T) {
 		ErrOverlap: "KV_ERR_OVERLAP", ErrTicket: "KV_ERR_TICKET", ErrCallback: "KV_ERR_CALLBACK",
 		ErrReentrant: "KV_ERR_REENTRANT", ErrBufferTooSmall: "KV_ERR_BUFFER_TOO_SMALL",
 		ErrClosed: "KV_ERR_CLOSED", ErrForked: "KV_ERR_FORKED", ErrTimeout: "KV_ERR_TIMEOUT",
-		ErrCancelled: "KV_ERR_CANCELLED", ErrOutOfMemory: "KV_ERR_OUT_OF_MEMORY",
+		ErrCancelled: "KV_ERR_CANCELLED", ErrExpired: "KV_ERR_EXPIRED", ErrOutOfMemory: "KV_ERR_OUT_OF_MEMORY",
 		ErrRole: "KV_ERR_ROLE", ErrDiffers: "KV_ERR_DIFFERS", ErrPeerLost: "KV_ERR_PEER_LOST",
 		ErrEvicted: "KV_ERR_EVICTED", ErrRefused: "KV_ERR_REFUSED", ErrNetwork: "KV_ERR_NETWORK",
 		ErrIO: "KV_ERR_IO", ErrCorrupt: "KV_ERR_CORRUPT", ErrInternal: "KV_ERR_INTERNAL",

@@ -110,6 +110,7 @@ statuses! {
     Differs => KV_ERR_DIFFERS,
     Timeout => KV_ERR_TIMEOUT,
     Cancelled => KV_ERR_CANCELLED,
+    Expired => KV_ERR_EXPIRED,
     PeerLost => KV_ERR_PEER_LOST,
     Evicted => KV_ERR_EVICTED,
     Refused => KV_ERR_REFUSED,

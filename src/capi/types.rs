@@ -57,6 +57,9 @@ pub enum kv_status {
     KV_ERR_TIMEOUT = 20,
     /// The operation was cancelled before it took effect in full.
     KV_ERR_CANCELLED = 21,
+    /// An operation with a ticket did not end within the option `timeout_ms`, and has failed; the message says
+    /// what was missing. Its buffers are the caller's again.
+    KV_ERR_EXPIRED = 22,
     /// A process of the job that the call needs is gone; the message has its role, rank, address.
     KV_ERR_PEER_LOST = 40,
     /// This process was not heard for too long, and the job went on without it.

@@ -33,6 +33,7 @@ class Status(enum.IntEnum):
     DIFFERS = 17
     TIMEOUT = 20
     CANCELLED = 21
+    EXPIRED = 22
     PEER_LOST = 40
     EVICTED = 41
     REFUSED = 42
@@ -165,7 +166,10 @@ class DiffersError(KVStoreError, ValueError):
 
 
 class TimeoutError(KVStoreError, builtins.TimeoutError):
-    """The time is over. After Ticket.wait() it means "not known yet": the operation goes on."""
+    """The time is over. After Ticket.wait() it means "not known yet": the operation goes on.
+
+    `ExpiredError` says that it has failed.
+    """
 
     status = Status.TIMEOUT
 
@@ -174,6 +178,12 @@ class CancelledError(KVStoreError):
     """The operation was cancelled before it took effect in full."""
 
     status = Status.CANCELLED
+
+
+class ExpiredError(KVStoreError):
+    """An operation with a ticket did not end within the option timeout_ms, and has failed."""
+
+    status = Status.EXPIRED
 
 
 class PeerLostError(KVStoreError, ConnectionError):

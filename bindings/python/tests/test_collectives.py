@@ -1,6 +1,7 @@
 """Collective calls: in a local store, and in jobs of processes, against numpy."""
 
 import os
+import re
 import signal
 import time
 
@@ -163,3 +164,46 @@ def test_the_death_of_a_worker_ends_the_exchanges_of_others():
     errors = [line for line in output.splitlines() if "error PeerLostError" in line]
     assert len(errors) == 2, output
     assert all("allreduce" in line and "worker 1" in line for line in errors), output
+
+
+EXPIRED = """
+import asyncio, time
+import numpy as np
+import kvstore
+
+kv = kvstore.create("dist_sync", timeout_ms=1500)
+own = np.ones(3, np.float32)
+kv.allreduce(own)
+if kv.rank == 0:
+    told = []
+    begin = time.monotonic()
+    ticket = kv.allreduce_async(own)
+    ticket.add_done_callback(lambda ticket: told.append(ticket.done()))
+    while not ticket.done():
+        assert time.monotonic() < begin + 30
+        time.sleep(0.01)
+
+    async def awaited():
+        await ticket
+
+    for wait in (ticket.wait, lambda: ticket.wait(0), lambda: asyncio.run(awaited())):
+        try:
+            wait()
+        except kvstore.ExpiredError as error:
+            print(error, flush=True)
+    print("took", 1.4 < time.monotonic() - begin < 15, told, flush=True)
+    second = kv.allreduce_async(own)
+    try:
+        kv.wait_all()
+    except kvstore.ExpiredError as error:
+        print("all:", error, flush=True)
+kv.barrier(timeout=40)
+"""
+
+
+def test_an_operation_whose_time_is_over_has_ended():
+    output = output_of_job(EXPIRED, 2)
+    text = r"allreduce: not done within 150\d ms, waiting for worker 1"
+    assert len(re.findall(text, output)) == 4, output
+    assert re.search(f"all: {text}", output), output
+    assert "took True [True]" in output

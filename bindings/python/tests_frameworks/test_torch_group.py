@@ -1,6 +1,7 @@
 """How process groups of the back end "kv" begin, end and fail, as processes."""
 
 import ast
+import inspect
 import re
 import subprocess
 import sys
@@ -8,7 +9,7 @@ import sys
 import pytest
 from conftest import HERE, PREFIX, ROOT, by_hand, environment, torchrun
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 
 BEGIN = """
 import datetime, os, sys, time, torch
@@ -17,11 +18,16 @@ import kvstore, kvstore.torch as kt
 def say(*words):
     # In one piece: torchrun's processes share the pipe.
     os.write(1, (" ".join(map(str, words)) + "\\n").encode())
+kept = []
 def sum_of_ranks(group=None):
     tensor = torch.tensor([float(dist.get_rank())])
+    # In PyTorch 2.1 a thread of gloo that drops the last reference waits for ever at its end.
+    kept.append(tensor)
     dist.all_reduce(tensor, group=group)
     return int(tensor)
 """
+# Whether destroy_process_group() tells the back end, which 2.1 does not.
+ENDS_GROUPS = "shutdown()" in inspect.getsource(torch.distributed.destroy_process_group)
 INIT = BEGIN + "dist.init_process_group('kv')\n"
 
 
@@ -77,7 +83,9 @@ except kvstore.ClosedError:
 """
     )
     for status, out, err in ended(by_hand(2, program(text))):
-        assert (status, out) == (0, "1 True 1\n" * 3 + "closed\n"), err
+        assert (status, out.removesuffix("closed\n")) == (0, "1 True 1\n" * 3), err
+        # Older releases end a group at the next one, or at the end of the program.
+        assert out.endswith("closed\n") == ENDS_GROUPS
 
 
 METHODS = {

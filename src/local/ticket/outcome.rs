@@ -46,8 +46,12 @@ impl OperationOutcome {
 }
 
 impl Outcomes {
-    /// Records an unreported failure.
+    /// Records an unreported failure. A waiter that gets `Timeout` waits again, for ever if that were the result.
     pub(super) fn fail(&mut self, sequence: u64, error: Error) {
+        let error = match error.kind() {
+            ErrorKind::Timeout => Error::new(ErrorKind::Expired, error.message()),
+            _ => error,
+        };
         let kind = error.kind();
         self.insert(sequence, OperationOutcome { kind, text: Some(error), told: false });
         keep_text(&mut self.failure_texts, &mut self.by_sequence, sequence);
@@ -138,6 +142,15 @@ fn keep_text(
 mod tests {
     use super::*;
     use crate::error::fail;
+
+    #[test]
+    fn a_failure_by_a_timeout_is_no_reason_to_wait_again() {
+        let mut outcomes = Outcomes::default();
+        outcomes.fail(1, fail!(Timeout, "too late"));
+        let error = outcomes.look(1).unwrap_err();
+        assert_eq!((error.kind(), error.message()), (ErrorKind::Expired, "too late"));
+        assert_eq!(outcomes.untold(u64::MAX).unwrap_err().kind(), ErrorKind::Expired);
+    }
 
     #[test]
     fn a_flood_of_cancellations_does_not_push_a_success_or_a_failure_out() {

@@ -48,6 +48,8 @@ _OPS_OF_BOOL = {
 # In older releases, such as 2.1, C++ holds a work without its Python half, and waits for ever then.
 _FORGETS_WORKS = tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 6)
 _MOST_UNWAITED = 4096
+# Those that were not shut down: destroy_process_group() of older releases makes no call.
+_open_groups: list[KvProcessGroup] = []
 _GLOO = 'make a second group for it: torch.distributed.new_group(backend="gloo")'
 
 
@@ -74,6 +76,16 @@ class KvWork(Work):
 
         After a `timeout` of its own the call goes on; after that of the group it has failed.
         """
+        try:
+            self._wait_for_tickets(timeout)
+        except kvstore.ExpiredError as error:
+            # As from a call without `async_op`.
+            raise kvstore.TimeoutError(str(error)) from None
+        self._copy_back()
+        self.was_waited_for = True
+        return True
+
+    def _wait_for_tickets(self, timeout: timedelta) -> None:
         if timeout > _NO_TIME:
             deadline = time.monotonic() + timeout.total_seconds()
             for ticket in self._tickets:
@@ -83,9 +95,6 @@ class KvWork(Work):
         else:
             for ticket in self._tickets:
                 ticket.wait()
-        self._copy_back()
-        self.was_waited_for = True
-        return True
 
     def _copy_back(self) -> None:
         for work in self._works:
@@ -157,8 +166,6 @@ class Limit:
             try:
                 ticket.wait(max(0.0, self._deadline - time.monotonic()))
             except kvstore.TimeoutError:
-                if ticket.done():
-                    raise
                 for each in tickets:
                     each.cancel()
                 raise kvstore.TimeoutError(f"{self._what}; not all of its ranks call it") from None
@@ -187,6 +194,7 @@ class KvProcessGroup(dist.ProcessGroup):
         # Works that may be dropped by their caller and go on, as with other back ends.
         self._pending: deque[KvWork] = deque()
         self._unwaited: deque[KvWork] = deque(maxlen=_MOST_UNWAITED)
+        _open_groups.append(self)
 
     # Names and ends.
 
@@ -229,6 +237,9 @@ class KvProcessGroup(dist.ProcessGroup):
 
     def shutdown(self) -> None:
         """Finishes what is pending and closes what this group has opened."""
+        if self not in _open_groups:
+            return
+        _open_groups.remove(self)
         seconds = self._timeout.total_seconds()
         while self._pending:
             # Its work tells a failure.
@@ -623,6 +634,10 @@ def _create(options: Any, _: Any = None) -> KvProcessGroup:
     if ranks:
         rank, size = dist.get_rank(), dist.get_world_size()
     begun = False
+    if not ranks:
+        # A new group of all ranks: PyTorch has destroyed the others.
+        for group in reversed(_open_groups.copy()):
+            group.shutdown()
     if len(ranks) in (0, size):
         seconds = options.timeout.total_seconds()
         rendezvous = Rendezvous(seconds, rank, size, options.store)
