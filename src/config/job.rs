@@ -1,6 +1,6 @@
 //! The options of distributed stores: the configuration of one process of a job.
 
-use super::Config;
+use super::{Config, EMBEDDED};
 use crate::error::{Error, Result, fail};
 use crate::role::Role;
 
@@ -22,6 +22,8 @@ pub(crate) struct JobConfig {
     pub(crate) staleness: Option<u64>,
     pub(crate) goes_on_without_lost_workers: bool,
     pub(crate) start_timeout_ms: u64,
+    /// Each worker's process has a server, and the first one the scheduler.
+    pub(crate) embedded: bool,
     pub(crate) peer_timeout_ms: u64,
     pub(crate) max_rounds_ahead: u64,
     pub(crate) slice_bytes: u64,
@@ -148,6 +150,7 @@ impl JobConfig {
             staleness: optional("staleness")?,
             goes_on_without_lost_workers: find("on_worker_loss")?.as_deref() == Some("continue"),
             start_timeout_ms: number("start_timeout_ms", 60_000)?,
+            embedded: config.find("servers")?.as_deref() == Some(EMBEDDED),
             peer_timeout_ms: number("peer_timeout_ms", 5_000)?,
             max_rounds_ahead: number("max_rounds_ahead", 1)?,
             slice_bytes: number("slice_bytes", 256 << 10)?,

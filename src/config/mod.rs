@@ -50,6 +50,9 @@ enum OptionForm {
 
 use OptionForm::{Devices, Number, OneOf, Rounds, Secret, Servers, Text, YesNo};
 
+/// The value of `servers` with which each process of a worker has a server, and the first one the scheduler.
+pub(crate) const EMBEDDED: &str = "embedded";
+
 /// Times up to a year, in milliseconds.
 const MS: OptionForm = Number { least: 1, most: 31_536_000_000 };
 const COUNT: OptionForm = Number { least: 1, most: 65_536 };
@@ -248,7 +251,7 @@ fn check(name: &str, value: &str) -> std::result::Result<(), String> {
         Rounds => Err(format!("{name} is {value:?}; it must be two rounds, such as 1-10")),
         Devices if value == "all" || numbers(value).is_some() => Ok(()),
         Devices => Err(format!("{name} is {value:?}; it must be all, or numbers such as 0,1")),
-        Servers if value == "embedded" || is_count(value) => Ok(()),
+        Servers if value == EMBEDDED || is_count(value) => Ok(()),
         Servers => Err(format!("{name} is {value:?}; it must be embedded, or a number of servers")),
     }
 }

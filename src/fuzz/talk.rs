@@ -17,6 +17,7 @@ const LIMITS: Limits = Limits {
     on_loss: OnLoss::Continue,
     peer_timeout: 5_000 * MS,
     start_timeout: 20_000 * MS,
+    embedded: false,
     block_elements: 4,
     slice_bytes: 16,
     hold_bytes: 1 << 10,

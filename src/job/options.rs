@@ -42,6 +42,7 @@ pub(crate) fn limits(job: &JobConfig, kind: StoreKind) -> Limits {
         on_loss: if goes_on { OnLoss::Continue } else { OnLoss::Fail },
         peer_timeout: job.peer_timeout_ms * MS,
         start_timeout: job.start_timeout_ms * MS,
+        embedded: job.embedded,
         block_elements: codec::BLOCK as u64,
         slice_bytes: job.slice_bytes,
         hold_bytes: job.hold_bytes,

@@ -53,6 +53,7 @@ fn limits() -> Limits {
         on_loss: OnLoss::Fail,
         peer_timeout: 5_000 * MS,
         start_timeout: 20_000 * MS,
+        embedded: false,
         block_elements: 4,
         slice_bytes: 16,
         hold_bytes: 1 << 20,

@@ -255,8 +255,11 @@ pub struct Limits {
     /// Timeout of a silent peer, at most [`LONGEST_MS`](crate::LONGEST_MS) milliseconds. Heartbeats,
     /// retransmissions and delayed acknowledgements are fractions of it: 1/16, 1/32 to 1/8, and 1/128.
     pub peer_timeout: Time,
-    /// Timeout of the start of the job, and of a scheduler that is away.
+    /// Timeout of the start of the job, and of a scheduler that is away and may be started again.
     pub start_timeout: Time,
+    /// Worker 0, a server and the scheduler are one process, as other workers and servers are: none of them is
+    /// started again by itself.
+    pub embedded: bool,
     /// Block of the codecs, in elements, at least 1. Slices are multiples of it, so that slicing never
     /// changes a result.
     pub block_elements: u64,
@@ -354,6 +357,11 @@ impl Limits {
     #[must_use]
     pub(crate) fn silence(&self) -> Time {
         self.peer_timeout + self.pause()
+    }
+
+    /// Timeout of a scheduler that is away, behind the start.
+    pub(crate) fn scheduler_timeout(&self) -> Time {
+        if self.embedded { self.peer_timeout } else { self.start_timeout }
     }
 
     /// Minimum time without an event that counts as a pause of the process itself: two heartbeats.

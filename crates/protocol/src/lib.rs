@@ -82,6 +82,7 @@
 //!     on_loss: OnLoss::Fail,
 //!     peer_timeout: 5_000 * MS,
 //!     start_timeout: 20_000 * MS,
+//!     embedded: false,
 //!     block_elements: 1,
 //!     slice_bytes: 1 << 20,
 //!     hold_bytes: 1 << 20,

@@ -11,7 +11,7 @@ pub use environment::LaunchEnvironment;
 pub use hostlist::expand_hosts;
 
 use super::address::{is_loopback, with_port};
-use super::{Config, job};
+use super::{Config, EMBEDDED, job};
 use crate::error::{Error, Result, fail};
 
 /// The option `servers`.
@@ -160,7 +160,7 @@ impl ProcessPlace {
                  (token_file, KV_TOKEN), or processes for the servers, such as servers=1"
             ));
         }
-        let base = self.base(config, self.count, self.count)?;
+        let base = self.base(config, self.count, self.count)?.with("servers", EMBEDDED)?;
         let rank = self.index.to_string();
         let mut embedded = Vec::new();
         if self.index == 0 {

@@ -410,12 +410,8 @@ impl Client {
                 let text = self.not_started(net.me, timeout);
                 self.end(ClientEvent::Fatal(Failure::new(Reason::Timeout, text)));
             }
-        } else if self.away.is_some_and(|since| now >= since + timeout) {
-            let text = format!(
-                "the scheduler at {} was not heard for {} ms and was not started again",
-                self.scheduler,
-                timeout / MS
-            );
+        } else if self.away.is_some_and(|since| now >= since + net.limits.scheduler_timeout()) {
+            let text = self.scheduler_lost(&net.limits);
             self.end(ClientEvent::Fatal(Failure::new(Reason::PeerLost, text)));
         }
     }
@@ -440,6 +436,18 @@ impl Client {
         }
     }
 
+    fn scheduler_lost(&self, limits: &Limits) -> String {
+        let (address, timeout) = (&self.scheduler, limits.scheduler_timeout() / MS);
+        if limits.embedded {
+            return format!(
+                "worker 0 is lost: the scheduler in its process, at {address}, was not heard for {timeout} ms"
+            );
+        }
+        format!(
+            "the scheduler at {address} was not heard for {timeout} ms and was not started again"
+        )
+    }
+
     fn end(&mut self, event: ClientEvent) {
         if !self.over {
             self.over = true;
@@ -453,7 +461,7 @@ impl Client {
             return left;
         }
         let hello = self.away.map(|since| {
-            let lost = since + limits.start_timeout;
+            let lost = since + limits.scheduler_timeout();
             if self.has_started() { self.next_hello.min(lost) } else { self.next_hello }
         });
         let ask = (!self.asked && !self.is_away())

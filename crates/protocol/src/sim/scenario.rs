@@ -99,6 +99,7 @@ impl Scenario {
             on_loss,
             peer_timeout: 5_000 * MS,
             start_timeout: 60_000 * MS,
+            embedded: false,
             block_elements: 4,
             slice_bytes: 16 << random.below(3),
             hold_bytes: [40, 200, 1_000, 100_000][random.index(4)],

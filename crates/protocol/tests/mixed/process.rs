@@ -56,6 +56,7 @@ fn limits() -> Limits {
         on_loss: OnLoss::Fail,
         peer_timeout: 2_000 * MS,
         start_timeout: 20_000 * MS,
+        embedded: false,
         block_elements: 4,
         slice_bytes: 512,
         hold_bytes: 1 << 16,
