@@ -227,7 +227,7 @@ fn message(
         ..Header::default()
     };
     let of_kind = |kind: MessageKind| {
-        let body = if kind.carries_data() {
+        let body = if kind.carries_data(payload.len()) {
             Body::Data(Bytes::of_block(job.blocks.join(&[payload]).ok()?))
         } else {
             Body::Fields(payload.to_vec())

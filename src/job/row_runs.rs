@@ -85,19 +85,32 @@ pub(crate) fn encode(runs: &[UnitRun], bytes: &mut Vec<u8>) {
     bytes.resize(end, 0);
 }
 
+/// Runs of a slice, encoded, whose units are in the slice.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct EncodedRuns<'a>(&'a [[[u8; 4]; 2]]);
+
+impl<'a> EncodedRuns<'a> {
+    pub(crate) fn iter(self) -> impl Iterator<Item = UnitRun> + use<'a> {
+        self.0.iter().map(|[first, count]| UnitRun {
+            first: u32::from_le_bytes(*first),
+            count: u32::from_le_bytes(*count),
+        })
+    }
+
+    /// Number of units of the runs.
+    pub(crate) fn count(self) -> usize {
+        self.iter().map(|run| run.count as usize).sum()
+    }
+}
+
 /// Decodes runs of a slice of this many units; gives them and their length in bytes. None for bytes that are
 /// not runs, or for runs of other units.
-pub(crate) fn decode(bytes: &[u8], units: usize) -> Option<(Vec<UnitRun>, usize)> {
+pub(crate) fn decode(bytes: &[u8], units: usize) -> Option<(EncodedRuns<'_>, usize)> {
     let (count, rest) = bytes.split_first_chunk()?;
     let count = usize::try_from(u32::from_le_bytes(*count)).ok()?;
     let len = count.checked_mul(8)?;
-    let numbers = rest.get(..len)?.as_chunks::<4>().0.as_chunks::<2>().0;
-    let run = |[first, count]: &[[u8; 4]; 2]| UnitRun {
-        first: u32::from_le_bytes(*first),
-        count: u32::from_le_bytes(*count),
-    };
-    let runs: Vec<UnitRun> = numbers.iter().map(run).collect();
-    let inside = |run: &UnitRun| u64::from(run.first) + u64::from(run.count) <= units as u64;
+    let runs = EncodedRuns(rest.get(..len)?.as_chunks::<4>().0.as_chunks::<2>().0);
+    let inside = |run: UnitRun| u64::from(run.first) + u64::from(run.count) <= units as u64;
     // A request has each unit once: the result is never larger than the slice.
     let total: u64 = runs.iter().map(|run| u64::from(run.count)).sum();
     let taken = (4 + len).next_multiple_of(8);
@@ -144,6 +157,9 @@ mod tests {
     fn runs_come_back_and_others_are_refused() {
         let runs = [UnitRun { first: 0, count: 2 }, UnitRun { first: 7, count: 1 }];
         let bytes = encoded(&runs);
+        let decode = |bytes: &[u8], units| {
+            decode(bytes, units).map(|(runs, taken)| (runs.iter().collect::<Vec<_>>(), taken))
+        };
         assert_eq!(decode(&bytes, 8), Some((runs.to_vec(), bytes.len())));
         assert_eq!(decode(&bytes, 7), None);
         let twice = encoded(&[UnitRun { first: 0, count: 5 }, UnitRun { first: 0, count: 5 }]);

@@ -160,14 +160,33 @@ impl BlockPool {
     pub(crate) fn encoded(
         self: &Arc<Self>,
         codec: u16,
-        (len, slice): (usize, usize),
+        sizes: (usize, usize),
         fill: impl FnOnce(&mut Vec<Block>) -> Result<()>,
     ) -> Result<Bytes> {
+        self.in_slices(codec, sizes, |slices, _| fill(slices))
+    }
+
+    /// Makes queries of some slices of a value, which `fill` adds with the numbers of these slices, ascending. The
+    /// parts of others are empty.
+    pub(crate) fn queries(
+        self: &Arc<Self>,
+        sizes: (usize, usize),
+        fill: impl FnOnce(&mut Vec<Block>, &mut Vec<u32>) -> Result<()>,
+    ) -> Result<Bytes> {
+        self.in_slices(0, sizes, fill)
+    }
+
+    fn in_slices(
+        self: &Arc<Self>,
+        codec: u16,
+        (len, slice): (usize, usize),
+        fill: impl FnOnce(&mut Vec<Block>, &mut Vec<u32>) -> Result<()>,
+    ) -> Result<Bytes> {
         let mut spare = self.spare.lock().encoded.pop().unwrap_or_default();
-        let mut slices =
-            Arc::get_mut(&mut spare).map(|spare| mem::take(&mut spare.slices)).unwrap_or_default();
-        fill(&mut slices)?;
-        let made = EncodedSlices { codec, slice, slices, home: Some(Arc::clone(self)) };
+        let EncodedSlices { mut slices, mut numbers, .. } =
+            Arc::get_mut(&mut spare).map(mem::take).unwrap_or_default();
+        fill(&mut slices, &mut numbers)?;
+        let made = EncodedSlices { codec, slice, slices, numbers, home: Some(Arc::clone(self)) };
         match Arc::get_mut(&mut spare) {
             Some(empty) => *empty = made,
             None => spare = Arc::new(made),
@@ -333,7 +352,8 @@ enum BlockSource {
     Encoded(Encoded),
 }
 
-/// A value that a codec has encoded, slice by slice. Clones share it; the last one returns the memory.
+/// A value that a codec has encoded, or queries in its place, slice by slice. Clones share it; the last one returns
+/// the memory.
 #[derive(Clone)]
 struct Encoded(ManuallyDrop<Arc<EncodedSlices>>);
 
@@ -344,7 +364,20 @@ struct EncodedSlices {
     /// Number of bytes of each slice but the last, unencoded.
     slice: usize,
     slices: Vec<Block>,
+    /// The numbers of the slices, ascending; empty if they are all of the value.
+    numbers: Vec<u32>,
     home: Option<Arc<BlockPool>>,
+}
+
+impl EncodedSlices {
+    /// A slice by its number; None if it is not there.
+    fn slice(&self, number: usize) -> Option<&Block> {
+        if self.numbers.is_empty() {
+            return Some(&self.slices[number]);
+        }
+        let number = u32::try_from(number).ok()?;
+        Some(&self.slices[self.numbers.binary_search(&number).ok()?])
+    }
 }
 
 impl Drop for Encoded {
@@ -353,6 +386,7 @@ impl Drop for Encoded {
         let mut shared = unsafe { ManuallyDrop::take(&mut self.0) };
         let Some(encoded) = Arc::get_mut(&mut shared) else { return };
         encoded.slices.clear();
+        encoded.numbers.clear();
         let Some(home) = encoded.home.take() else { return };
         let is_small = encoded.slices.capacity() <= MOST_SLICES;
         let mut spare = home.spare.lock();
@@ -479,8 +513,8 @@ impl Data for Bytes {
         let fits = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
         let (at, len) = (fits(at), fits(len));
         if let BlockSource::Encoded(encoded) = &self.source {
-            let index = at / encoded.0.slice.max(1);
-            return Self::of_block(encoded.0.slices[index].clone());
+            let slice = encoded.0.slice(at / encoded.0.slice.max(1)).cloned();
+            return slice.map_or_else(|| Self::landed(0), Self::of_block);
         }
         let end = at.checked_add(len);
         assert!(end.is_some_and(|end| end <= self.len), "a part inside of its value");
@@ -491,6 +525,42 @@ impl Data for Bytes {
         match &self.source {
             BlockSource::Encoded(encoded) => encoded.0.codec,
             _ => 0,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slices_without_a_query_have_an_empty_part_and_those_of_values_are_all_there() {
+        let pool = Arc::<BlockPool>::default();
+        let block = |number: u8| pool.join(&[&[number; 5]]);
+        let parts = |value: &Bytes| {
+            let part = |number: u64| value.part(number * 30, 30.min(100 - number * 30));
+            let read = |part: Bytes| part.read(<[u8]>::to_vec).unwrap_or_default();
+            [0, 1, 2, 3].map(|number| (part(number).len(), read(part(number))))
+        };
+        for asked in [vec![1, 3], vec![0]] {
+            let queries = pool.queries((100, 30), |slices, numbers| {
+                slices.extend(asked.iter().map(|number| block(*number).unwrap()));
+                numbers.extend(asked.iter().map(|number| u32::from(*number)));
+                Ok(())
+            });
+            let queries = queries.unwrap();
+            let expected = |number| {
+                let len = if asked.contains(&number) { 5 } else { 0 };
+                (len as u64, vec![number; len])
+            };
+            assert_eq!(parts(&queries), [0, 1, 2, 3].map(expected));
+            drop(queries);
+            // In the memory of the queries.
+            let value = pool.encoded(7, (100, 30), |slices| {
+                slices.extend((0..4).map(|number| block(number).unwrap()));
+                Ok(())
+            });
+            assert_eq!(parts(&value.unwrap()), [0, 1, 2, 3].map(|number| (5, vec![number; 5])));
         }
     }
 }

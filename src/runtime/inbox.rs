@@ -327,14 +327,14 @@ fn part(
     pieces.intact(sum, checksum).map(|()| Message { head, body })
 }
 
-/// Body of a message, a value in a block, and its checksum; None if the payload is incomplete.
+/// Body of a message, data in a block, and its checksum; None if the payload is incomplete.
 fn body(
     kind: MessageKind,
     len: usize,
     pieces: &mut Pieces<'_, '_>,
     ReceiveBlocks { pool, digests_pushes }: ReceiveBlocks<'_>,
 ) -> Result<(Option<u32>, Body<Bytes>), BadDelivery> {
-    if !kind.carries_data() {
+    if !kind.carries_data(len) {
         let mut fields = vec![0; len];
         return Ok((pieces.fill(&mut fields), Body::Fields(fields)));
     }

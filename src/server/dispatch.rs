@@ -203,7 +203,7 @@ impl DispatchState {
                 (slice, SliceTask::Close { round, by_tree, handling })
             }
             ServerAction::Answer(answer) => {
-                let first = answer.wanted.first();
+                let first = answer.wanted.as_ref().and_then(|wanted| wanted.in_block()?.first());
                 let wants_state = first.is_some_and(|it| [WANT_STATE, WANT_DIGEST].contains(it));
                 let handling = if wants_state { self.handling(u64::MAX) } else { None };
                 (answer.slice, SliceTask::Answer(answer, handling))

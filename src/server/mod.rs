@@ -2,6 +2,7 @@
 
 mod dispatch;
 mod round_weights;
+mod row_parts;
 mod slice_context;
 mod slice_digests;
 mod slice_merge;

@@ -115,8 +115,7 @@ impl SliceDigests {
                 };
                 let ids = runs.iter().flat_map(|run| run.first..run.first + run.count);
                 // Rows of a sum by a tree may be wider than the key's dtype.
-                let count: usize = runs.iter().map(|run| run.count as usize).sum();
-                let unit = bytes[taken..].len() / count.max(1);
+                let unit = bytes[taken..].len() / runs.count().max(1);
                 let rows = bytes[taken..].chunks_exact(unit.max(1));
                 let digest = |(id, row): (u32, &[u8])| {
                     let number = (before + u64::from(id)).to_le_bytes();

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use super::row_parts::RowParts;
 use super::slice_context::{SliceContext, lent};
 use super::tree_sum::wide_slot;
 use crate::error::{Result, fail};
@@ -99,12 +100,13 @@ pub(super) fn fold(
 }
 
 /// Merges pushed rows, whose sums are made in a dtype and an order.
-pub(super) fn merge_rows<'a>(
+pub(super) fn merge_rows(
     of: SliceContext<'_>,
     (dtype, order): (DType, SumOrder<'static>),
-    pushed: impl Iterator<Item = (u64, RowsOf<'a>)>,
+    parts: &mut RowParts,
     by: Divided<'_>,
 ) -> Result<()> {
+    let (pushed, ids) = parts.pushed();
     // Rows are merged one by one.
     let of = SliceContext { digester: None, ..of };
     let SliceContext { slot, local, blocks, .. } = of;
@@ -119,9 +121,9 @@ pub(super) fn merge_rows<'a>(
     let wide = wide_slot(slot)?;
     let take = |bytes| blocks.take(bytes);
     let team = Team { order, divisor: by.divisor, ..local.keys.team };
-    let (ids, sums) = local.applier.sum_pushed_rows(team, &wide, pushed, take)?;
+    let sums = local.applier.sum_pushed_rows(team, &wide, pushed, ids, take)?;
     let (lent, shape) = (Lent::of(Array::of(&sums, dtype)), [i64::MAX]);
-    let rounded = [(0, RowsOf { lent: &lent, shape: &shape, ids: &ids })].into_iter();
+    let rounded = [(0, RowsOf { lent: &lent, shape: &shape, ids })].into_iter();
     let merged = as_push(of, &[], (None, 1.0), |push| {
         local.applier.merge_pushed_rows(push, order, rounded, value, by.merger)
     });
@@ -143,22 +145,6 @@ fn as_push<T>(
     merge(&KeyPush { call: "push", slot, values, outs, limits, touched, digester, divisor, scale })
 }
 
-/// Units of a push of rows, and their values, which are of a dtype.
-pub(super) fn part_of(bytes: &[u8], dtype: DType, slot: &Slot) -> Result<(Vec<usize>, Lent)> {
-    let (units, unit_bytes) = (slot.rows(), slot.row_length() * dtype.size());
-    let bad = || fail!(InvalidArgument, "a push of rows that does not fit its slice");
-    let (runs, taken) = row_runs::decode(bytes, units).ok_or_else(bad)?;
-    let mut ids = Vec::with_capacity(runs.iter().map(|run| run.count as usize).sum());
-    for run in &runs {
-        ids.extend((run.first..run.first + run.count).map(|id| id as usize));
-    }
-    let values = &bytes[taken..];
-    if values.len() != ids.len() * unit_bytes {
-        return Err(bad());
-    }
-    Ok((ids, lent(values, dtype)))
-}
-
 /// Copies the requested rows of a value, contiguously.
 pub(super) fn rows_of(
     stored: &[u8],
@@ -169,9 +155,8 @@ pub(super) fn rows_of(
     let unit = slot.row_length() * slot.dtype.size();
     let bad = || fail!(InvalidArgument, "rows that are not there");
     let (runs, _) = row_runs::decode(runs, slot.rows()).ok_or_else(bad)?;
-    let count: usize = runs.iter().map(|run| run.count as usize).sum();
-    blocks.make(count * unit, |room| {
-        for run in &runs {
+    blocks.make(runs.count() * unit, |room| {
+        for run in runs.iter() {
             let start = run.first as usize * unit;
             room.put(stored[start..start + run.count as usize * unit].into());
         }

@@ -46,11 +46,11 @@ pub(super) enum SliceTask {
         handling: Arc<Handling>,
     },
     /// With the handling in force, for a request of the whole state.
-    Answer(ValueRequest, Option<Arc<Handling>>),
+    Answer(ValueRequest<Bytes>, Option<Arc<Handling>>),
 }
 
 /// Value for an answer, or the failure.
-pub(super) type SliceReply = (ValueRequest, std::result::Result<Bytes, Failure>);
+pub(super) type SliceReply = (ValueRequest<Bytes>, std::result::Result<Bytes, Failure>);
 
 pub(super) struct SliceQueue {
     slot: Slot,
@@ -206,7 +206,8 @@ impl SliceQueue {
             }
             SliceTask::Answer(answer, handling) => {
                 let known = handling.as_ref().and_then(|_| self.digests()?.value());
-                let value = state.answer(of, &answer.wanted, (handling.as_deref(), known));
+                let wanted = answer.wanted.as_ref().and_then(Bytes::in_block).unwrap_or(&[]);
+                let value = state.answer(of, wanted, (handling.as_deref(), known));
                 reply((answer, value));
                 Ok(())
             }

@@ -7,8 +7,9 @@ use std::sync::Arc;
 use smallvec::{SmallVec, smallvec};
 
 use super::round_weights::RoundWeights;
+use super::row_parts::RowParts;
 use super::slice_context::{SliceContext, lent};
-use super::slice_merge::{Divided, SliceSum, divide, fold, merge, merge_rows, part_of, rows_of};
+use super::slice_merge::{Divided, SliceSum, divide, fold, merge, merge_rows, rows_of};
 use super::tree_sum::{Subtree, TreeSum};
 use crate::digest::RunDigest;
 use crate::error::{Error, Result, fail};
@@ -19,7 +20,6 @@ use crate::job::wanted::{WANT_DIGEST, WANT_ROUND, WANT_ROWS, WANT_STATE, WANT_UN
 use crate::kernel::SumOrder;
 use crate::local::digest::state_runs;
 use crate::local::merger::{Handling, Merger};
-use crate::local::plan::RowsOf;
 use crate::local::table::{Slot, Value};
 use crate::runtime::{Block, BlockPool, Bytes};
 use crate::tensor::{Array, Buffer, INSIDE, Lent};
@@ -45,7 +45,8 @@ struct SliceExtras {
     sum: Option<SliceSum>,
     /// Contributions to the open round, if sums are those of a tree.
     tree: TreeSum,
-    /// Contributions of a round in which a worker pushes rows, in order, with their positions in a tree.
+    /// Contributions of a round in which a worker pushes rows, in order, with their positions in a tree. The list
+    /// keeps its memory.
     pieces: Vec<(u64, StagedPush)>,
     /// Why a contribution to the open round could not be added.
     lost: Option<Error>,
@@ -317,35 +318,13 @@ impl SliceValue {
         by_tree: bool,
         merge_by: Divided<'_>,
     ) -> Result<()> {
-        let SliceContext { slot, .. } = of;
-        let pieces = std::mem::take(&mut self.extras_mut().pieces);
+        let mut pieces = std::mem::take(&mut self.extras_mut().pieces);
         // A merge of some rows needs the stored content.
-        self.take_back(of, true)?;
-        let dtype = if by_tree { sum_dtype(slot.dtype) } else { slot.dtype };
-        let units = slot.rows();
-        let mut parts = Vec::new();
-        for (position, piece) in &pieces {
-            let part = match piece {
-                StagedPush::Rows(data) => data.read(|bytes| part_of(bytes, dtype, slot)),
-                StagedPush::Whole(data) => {
-                    data.read(|bytes| Ok(((0..units).collect(), lent(bytes, slot.dtype))))
-                }
-                StagedPush::Sum(sum) => {
-                    Some(Ok(((0..units).collect(), Lent::of(Array::of(&sum.buffer, sum.dtype)))))
-                }
-                StagedPush::Subtree(sum) => {
-                    Some(sum.with(dtype, |lent| Ok(((0..units).collect(), lent))))
-                }
-            };
-            parts.extend(part.map(|part| part.map(|(ids, lent)| (*position, ids, lent))));
-        }
-        let parts: Vec<(u64, Vec<usize>, Lent)> = parts.into_iter().collect::<Result<_>>()?;
-        let shape = [i64::MAX];
-        let pushed = parts
-            .iter()
-            .map(|(position, ids, lent)| (*position, RowsOf { lent, shape: &shape, ids }));
-        let order = if by_tree { SumOrder::Tree } else { SumOrder::Linear };
-        merge_rows(of, (dtype, order), pushed, merge_by)
+        let own = self.take_back(of, true);
+        let merged = own.and_then(|()| merge_pieces(of, by_tree, &pieces, merge_by));
+        pieces.clear();
+        self.extras_mut().pieces = pieces;
+        merged
     }
 
     /// Makes the stored value exclusively owned again, for a change in place; `content` keeps the stored
@@ -426,6 +405,38 @@ impl SliceValue {
         self.shared = Some(shared.clone());
         Ok(shared)
     }
+}
+
+/// Merges the contributions of a round of rows.
+fn merge_pieces(
+    of: SliceContext<'_>,
+    by_tree: bool,
+    pieces: &[(u64, StagedPush)],
+    merge_by: Divided<'_>,
+) -> Result<()> {
+    let slot = of.slot;
+    let (dtype, order) = if by_tree {
+        (sum_dtype(slot.dtype), SumOrder::Tree)
+    } else {
+        (slot.dtype, SumOrder::Linear)
+    };
+    let mut parts = RowParts::take();
+    let added = pieces.iter().try_for_each(|(position, piece)| {
+        let all = match piece {
+            StagedPush::Rows(data) => {
+                let added = data.read(|bytes| parts.add(*position, (slot, dtype), bytes));
+                return added.unwrap_or(Ok(()));
+            }
+            StagedPush::Whole(data) => data.read(|bytes| lent(bytes, slot.dtype)),
+            StagedPush::Sum(sum) => Some(Lent::of(Array::of(&sum.buffer, sum.dtype))),
+            StagedPush::Subtree(sum) => Some(sum.with(dtype, Ok)?),
+        };
+        all.into_iter().for_each(|values| parts.add_all(*position, slot, values));
+        Ok(())
+    });
+    let merged = added.and_then(|()| merge_rows(of, (dtype, order), &mut parts, merge_by));
+    parts.leave();
+    merged
 }
 
 /// Whether the value of a slice lies inside of its slot.

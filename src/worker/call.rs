@@ -13,7 +13,7 @@ use super::rows::WantedRows;
 use crate::error::{Error, Result};
 use crate::local::Local;
 use crate::local::merge::Team;
-use crate::local::plan::{Plan, PlannedOut};
+use crate::local::plan::Plan;
 use crate::local::table::Slot;
 use crate::runtime::{BlockPool, Bytes, Loan};
 use crate::spans::Carried;
@@ -254,8 +254,8 @@ impl PendingCall {
         let mut result = end_loans(loans, failure, blocks);
         if result.is_ok() {
             let _floats = DefaultFloats::enter();
-            let outs = &state.plan.outs;
-            result = self.parts.iter().try_for_each(|part| part.hand_out(team, outs));
+            let plan = &state.plan;
+            result = self.parts.iter().try_for_each(|part| part.hand_out(team, plan));
         }
         state.plan.clear();
         result
@@ -299,12 +299,21 @@ impl PendingKey {
         self.loan.take()
     }
 
-    fn hand_out(&self, team: Team, outs: &[PlannedOut]) -> Result<()> {
+    /// The rows of a call that has ended, for their memory.
+    pub(super) fn take_rows(&mut self) -> Option<Box<WantedRows>> {
+        match std::mem::replace(&mut self.target, PullTarget::Nowhere) {
+            PullTarget::Rows(wanted) => Some(wanted),
+            _ => None,
+        }
+    }
+
+    fn hand_out(&self, team: Team, plan: &Plan) -> Result<()> {
+        let outs = self.outs.clone();
         match &self.target {
             PullTarget::Own(buffer) => {
-                team.copy_out(&self.slot, buffer, &outs[self.outs.clone()], None).map(|_| ())
+                team.copy_out(&self.slot, buffer, &plan.outs[outs], None).map(|_| ())
             }
-            PullTarget::Rows(wanted) => wanted.hand_out(team, &outs[self.outs.clone()]),
+            PullTarget::Rows(wanted) => wanted.hand_out(team, plan, outs),
             PullTarget::Out(_) | PullTarget::Nowhere | PullTarget::Slices(_) => Ok(()),
         }
     }

@@ -10,7 +10,7 @@ use super::inputs::SpareLoans;
 use super::requests::KeyRequest;
 use super::rows::RowMemory;
 use crate::local::plan::Plan;
-use crate::runtime::Bytes;
+use crate::runtime::{BlockPool, Bytes};
 use crate::tensor::Lent;
 
 /// Maximum number of calls that are kept: one, and some that a thread of the transport has not dropped yet.
@@ -56,8 +56,8 @@ impl CallMemory {
     }
 
     /// An empty plan.
-    pub(super) fn plan(&mut self) -> Plan {
-        self.take_apart();
+    pub(super) fn plan(&mut self, blocks: &BlockPool) -> Plan {
+        self.take_apart(blocks);
         self.parts = self.lists.pop().unwrap_or_default();
         let mut plan = self.plans.pop().unwrap_or_default();
         plan.clear();
@@ -84,21 +84,23 @@ impl CallMemory {
     }
 
     /// Keeps the memory of a call that has ended.
-    pub(super) fn keep(&mut self, call: Arc<PendingCall>) {
+    pub(super) fn keep(&mut self, call: Arc<PendingCall>, blocks: &BlockPool) {
         if self.calls.len() < MOST_CALLS {
             self.calls.push(call);
-            self.take_apart();
+            self.take_apart(blocks);
         }
     }
 
     /// Takes the lists of calls that have no other owner any more.
-    fn take_apart(&mut self) {
+    fn take_apart(&mut self, blocks: &BlockPool) {
         for call in self.calls.iter_mut().filter_map(Arc::get_mut) {
             let (plan, mut parts) = call.take_apart();
             if parts.capacity() == 0 {
                 continue;
             }
             self.loans.keep(parts.iter_mut().filter_map(PendingKey::take_loan), MOST_KEYS);
+            let rows = parts.iter_mut().filter_map(PendingKey::take_rows);
+            rows.for_each(|rows| self.rows.keep(rows, blocks));
             parts.clear();
             self.plans.push(plan);
             self.lists.push(parts);

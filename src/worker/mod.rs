@@ -376,12 +376,12 @@ impl WorkerStore {
     }
 
     /// Placement of a key.
-    fn place(&self, key: Key) -> Result<Placement> {
-        self.of_place(key, Placement::clone)
+    fn place(&self, key: Key) -> Result<Arc<Placement>> {
+        self.of_place(key, Arc::clone)
     }
 
     /// What `of` takes from the placement of a key.
-    fn of_place<T>(&self, key: Key, of: impl Fn(&Placement) -> T) -> Result<T> {
+    fn of_place<T>(&self, key: Key, of: impl Fn(&Arc<Placement>) -> T) -> Result<T> {
         let place = || self.step(|worker, _| worker.place_of(key.id()).map(&of));
         if let Some(place) = place()? {
             return Ok(place);
@@ -537,12 +537,12 @@ impl JobMember for WorkerStore {
 
     fn run(&self, call: DataCall, values: &Pairs<'_>, outs: &Pairs<'_>) -> Result<()> {
         let mut memory = CallMemory::take();
-        let mut plan = memory.plan();
+        let mut plan = memory.plan(&self.driver.blocks);
         let (call, deadline) = (self.plan(&mut plan, call, values, outs)?, self.local.deadline());
         let scale = self.clip(call, &mut plan, deadline)?;
         let call = self.send(&mut memory, plan, (0, scale), None, deadline)?;
         let result = self.wait(&call);
-        memory.keep(call);
+        memory.keep(call, &self.driver.blocks);
         memory.leave();
         result
     }
@@ -573,11 +573,11 @@ impl JobMember for WorkerStore {
         let deadline = self.local.deadline();
         let mut memory = CallMemory::take();
         let mut run = || {
-            let mut plan = memory.plan();
+            let mut plan = memory.plan(&self.driver.blocks);
             self.plan_rows(&mut plan, call, pairs)?;
             let sent = self.send_rows(&mut memory, plan, 0, None, deadline)?;
             let result = self.wait(&sent);
-            memory.keep(sent);
+            memory.keep(sent, &self.driver.blocks);
             result
         };
         let result = match run() {

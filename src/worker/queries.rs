@@ -11,7 +11,7 @@ use super::requests::{KeyOperation, KeyRequest};
 use crate::deadline::Deadline;
 use crate::digest::KeyDigest;
 use crate::error::{Error, Result, fail};
-use crate::job::wanted::{WANT_DIGEST, WANT_ROUND};
+use crate::job::wanted::{WANT_DIGEST, WANT_ROUND, query_of_first};
 use crate::job::{round_info, slice_digest};
 use crate::key::{Key, KeyRound};
 use crate::local::plan::Plan;
@@ -127,8 +127,9 @@ impl WorkerStore {
         let mut memory = CallMemory::default();
         let (mut parts, mut servers) = (Vec::new(), Vec::new());
         for slot in slots {
-            let count = self.of_place(slot.key, |place| place.servers.len())?;
-            let wanted = (0..).take(count).map(|slice| (slice, vec![wanted])).collect();
+            let (place, blocks) = (self.place(slot.key)?, &self.driver.blocks);
+            let count = place.servers.len();
+            let wanted = query_of_first(count, &[wanted], &place, blocks)?;
             let what = KeyOperation::Want(wanted, PullDependency::Own);
             let key = slot.key.id();
             memory.requests.push_back(KeyRequest { key, part: 0, scale: 0, what });

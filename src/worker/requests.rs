@@ -1,7 +1,5 @@
 //! Requests of a call to the machine, one for each key, before and after their values are made.
 
-use std::collections::BTreeMap;
-
 use super::inputs::OutgoingValue;
 use crate::error::Result;
 use crate::runtime::Bytes;
@@ -48,8 +46,8 @@ pub(super) enum KeyOperation<V = OutgoingValue> {
     Push(V),
     PushPull(V),
     Pull,
-    /// Queries instead of values, for some slices.
-    Want(BTreeMap<u32, Vec<u8>>, PullDependency),
+    /// Queries of slices instead of a pull of the value.
+    Want(Bytes, PullDependency),
     /// Slices of a checkpoint.
     Restore(Vec<Bytes>),
 }

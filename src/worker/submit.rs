@@ -6,7 +6,6 @@ use super::call::{PendingCall, PendingKey, PullTarget};
 use super::inputs::{CallInputs, OutgoingValue, part_of};
 use super::memory::CallMemory;
 use super::requests::{KeyOperation, KeyRequest};
-use super::rows::WantedRows;
 use super::{WorkerStore, WorkerSums};
 use crate::deadline::Deadline;
 use crate::error::{Error, Result, fail};
@@ -145,16 +144,15 @@ impl WorkerStore {
                 (PullTarget::Nowhere, KeyOperation::Push(OutgoingValue::Made(value)))
             } else {
                 let lists = outs.clone().map(|index| plan.rows.of(index, &plan.outs[index].lent));
-                let (wanted, asked) = WantedRows::new(&slot, &place, lists)?;
-                if asked.is_empty() {
-                    continue;
-                }
-                (PullTarget::Rows(Box::new(wanted)), KeyOperation::Want(asked, PullDependency::Own))
+                let pull = memory.rows.pull(&slot, &place, lists, &self.driver.blocks)?;
+                let Some((wanted, asked)) = pull else { continue };
+                (PullTarget::Rows(wanted), KeyOperation::Want(asked, PullDependency::Own))
             };
             parts.push(PendingKey::new(slot, target, outs));
             memory.requests.push_back(KeyRequest { key, part, scale: 0, what });
         }
         plan.groups = groups;
+        memory.values = std::mem::take(&mut plan.values);
         let inputs = CallInputs { weight: plan.divisor, ..CallInputs::default() };
         let call = memory.begin(self.group.clone(), ticket, plan, parts);
         self.launch(memory, call, inputs, priority, deadline)

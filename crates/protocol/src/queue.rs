@@ -71,7 +71,7 @@ impl<D> SendQueue<D> {
             (self.slowest, self.last) = (i64::MIN, None);
         }
         let mut urgency = -i64::from(priority);
-        if message.head.kind.carries_data() {
+        if message.head.kind.carries_slice() {
             urgency = self.place(message.head.key, urgency);
         }
         let queued = QueuedMessage { message, token, age: self.age };
@@ -100,7 +100,7 @@ impl<D> SendQueue<D> {
         let mut last = HashMap::default();
         for (urgency, level) in &self.levels {
             for QueuedMessage { message, age, .. } in level {
-                if message.head.kind.carries_data() {
+                if message.head.kind.carries_slice() {
                     last.insert(message.head.key, (*urgency, *age));
                 }
             }

@@ -104,26 +104,26 @@ impl Applier {
         result
     }
 
-    /// The rows of a key that are pushed, ascending, and their sums as a team makes them, one after the other, in
-    /// memory that `take` gives.
+    /// Gives the rows of a key that are pushed, ascending, and their sums as a team makes them, one after the other,
+    /// in memory that `take` gives.
     #[cfg(feature = "dist")]
     pub(crate) fn sum_pushed_rows<'a>(
         &self,
         team: Team,
         slot: &Slot,
         pushed: impl Iterator<Item = (u64, RowsOf<'a>)>,
+        rows: &mut Vec<usize>,
         take: impl FnOnce(usize) -> Result<Buffer>,
-    ) -> Result<(Vec<usize>, Buffer)> {
-        let mut rows = Vec::new();
+    ) -> Result<Buffer> {
         let mut sums = self.row_sums.lock().pop().unwrap_or_default();
         let result = with_default_floats(|| {
             sums.prepare(team, slot, pushed)?;
             let buffer = take(sums.bytes((slot, slot.dtype)).max(1))?;
-            sums.compact(team, (slot, slot.dtype), &mut rows, &buffer);
+            sums.compact(team, (slot, slot.dtype), rows, &buffer);
             Ok(buffer)
         });
         self.row_sums.lock().push(sums);
-        result.map(|buffer| (rows, buffer))
+        result
     }
 
     fn merge_rows(

@@ -45,7 +45,7 @@ impl WorkerStore {
         collective.step(|kept, _| {
             kept.whole = self.local.keys.table.slots().iter().map(|slot| slot.key.id()).collect();
             self.step(|worker, _| {
-                let is_cut = |place: &Placement| place.servers.len() > 1;
+                let is_cut = |place: &Arc<Placement>| place.servers.len() > 1;
                 // Keys that only a file has are not placed yet.
                 kept.whole.retain(|key| worker.place_of(*key).is_some_and(is_cut));
             })
@@ -98,7 +98,8 @@ impl WorkerStore {
 
     /// Value of a key with all pushes of this worker; also if the last round could not be merged.
     fn value_of(&self, slot: &Arc<Slot>, deadline: Deadline) -> Result<Bytes> {
-        let slices = self.fetch(slot, &self.place(slot.key)?, &[WANT_VALUE], deadline)?;
+        let place = self.place(slot.key)?;
+        let slices = self.fetch(slot, &place, &[WANT_VALUE], deadline)?;
         let block = self.joined(&slices, 0)?;
         if block.bytes().len() != slot.bytes() {
             return Err(fail!(Internal, "a bug of this library: slices are missing"));

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::deadline::Deadline;
 use crate::error::{Result, fail};
 use crate::job::slice_state::StateUpdate;
-use crate::job::wanted::WANT_VALUE;
+use crate::job::wanted::{WANT_VALUE, query_of_first};
 use crate::key::Key;
 use crate::local::plan::Plan;
 use crate::local::table::Slot;
@@ -52,11 +52,12 @@ impl WorkerStore {
         wanted: &[u8],
         deadline: Deadline,
     ) -> Result<Vec<(u64, Bytes)>> {
-        let of_each = (0..).zip(&place.servers).map(|(slice, _)| (slice, wanted.to_vec()));
-        let what = KeyOperation::Want(of_each.collect(), after);
+        let count = place.servers.len();
+        let query = query_of_first(count, wanted, place, &self.driver.blocks)?;
+        let what = KeyOperation::Want(query, after);
         let target = PullTarget::Slices(Mutex::default());
         let came = self.run_one(slot, target, what, deadline)?.slices(0);
-        if came.len() == place.servers.len() {
+        if came.len() == count {
             return Ok(came.into_values().collect());
         }
         Err(fail!(Internal, "a bug of this library: slices are missing"))
@@ -65,7 +66,9 @@ impl WorkerStore {
     /// Waits until all workers have finished their pushes.
     pub(super) fn wait_for_all_pushes(&self, deadline: Deadline) -> Result<()> {
         let Some(slot) = self.local.keys.table.slots().into_iter().next() else { return Ok(()) };
-        let one = KeyOperation::Want([(0, vec![WANT_VALUE])].into(), PullDependency::All);
+        let place = self.place(slot.key)?;
+        let query = query_of_first(1, &[WANT_VALUE], &place, &self.driver.blocks)?;
+        let one = KeyOperation::Want(query, PullDependency::All);
         self.run_one(&slot, PullTarget::Nowhere, one, deadline).map(drop)
     }
 

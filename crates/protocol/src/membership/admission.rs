@@ -217,7 +217,7 @@ mod tests {
         );
         assert!(kept(READER, MessageKind::Declare, asks.clone()).is_ok());
         assert!(kept(WORKER, MessageKind::Declare, makes.clone()).is_ok());
-        for kind in MessageKind::ALL.iter().filter(|kind| kind.carries_data()) {
+        for kind in MessageKind::ALL.iter().filter(|kind| kind.carries_slice()) {
             assert!(kept(READER, *kind, Vec::new()).is_err(), "{kind:?}");
         }
         // A kind of a later release has no effect, and its stream goes on.

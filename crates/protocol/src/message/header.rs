@@ -162,10 +162,17 @@ kinds! {
 }
 
 impl MessageKind {
-    /// Whether the payload is a slice, [`Body::Data`](crate::Body::Data), rather than fields.
+    /// Whether the payload is a slice.
     #[must_use]
-    pub fn carries_data(self) -> bool {
+    pub(crate) fn carries_slice(self) -> bool {
         matches!(self, Self::Init | Self::Push | Self::Value | Self::Restore | Self::Segment)
+    }
+
+    /// Whether a payload of `len` bytes is [`Body::Data`](crate::Body::Data), a slice or a query of one, rather than
+    /// fields.
+    #[must_use]
+    pub fn carries_data(self, len: usize) -> bool {
+        self.carries_slice() || (self == Self::Pull && len > 0)
     }
 }
 

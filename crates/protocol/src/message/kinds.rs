@@ -273,9 +273,9 @@ messages! {
         bytes == 0 => "it returns no credit",
     ]
     /// Request of a slice's value, or of other data of it.
-    Pull {
+    Pull<D> {
         key: u64, generation: u32, slice: u32, round: u64, request: u64, priority: i32,
-        => wanted: Vec<u8>
+        => wanted: Option<D>
     } [
         generation == 0 => NO_GENERATION,
     ]
@@ -409,4 +409,4 @@ macro_rules! of_a_slice {
     )+};
 }
 
-of_a_slice!(Init<D>, Push<D>, Offer, Pull, Value<D>, Restore<D>,);
+of_a_slice!(Init<D>, Push<D>, Offer, Pull<D>, Value<D>, Restore<D>,);

@@ -53,7 +53,7 @@ pub(crate) use terms::Terms;
 pub enum Body<D> {
     /// The fields of a control message.
     Fields(Vec<u8>),
-    /// A slice of a value.
+    /// A slice of a value, or a query of one.
     Data(D),
     /// The messages of a bundle.
     Parts(Arc<BundleParts<D>>),
@@ -71,7 +71,7 @@ impl<D: Data> Body<D> {
 }
 
 impl<D> Body<D> {
-    /// Fields of a control message; empty for values and bundles.
+    /// Fields of a control message; empty for values, queries and bundles.
     pub fn fields(&self) -> &[u8] {
         match self {
             Self::Fields(fields) => fields,
@@ -113,7 +113,7 @@ impl<D> Message<D> {
         }
     }
 
-    /// Fields of a control message; empty for values and bundles.
+    /// Fields of a control message; empty for values, queries and bundles.
     pub fn fields(&self) -> &[u8] {
         self.body.fields()
     }

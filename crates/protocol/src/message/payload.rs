@@ -22,6 +22,7 @@ pub(super) trait Payload<D>: Sized {
 }
 
 const NO_FIELDS: &str = "its payload is data where its kind has fields";
+const NO_DATA: &str = "its payload is not data";
 
 /// The fields of a control message.
 fn fields<D>(body: Option<Body<D>>) -> Result<Vec<u8>, &'static str> {
@@ -57,12 +58,26 @@ impl<D: Data> Payload<D> for D {
     fn take(_: &Header, body: Option<Body<D>>) -> Result<Self, &'static str> {
         match body {
             Some(Body::Data(data)) => Ok(data),
-            _ => Err("its payload is not data"),
+            _ => Err(NO_DATA),
         }
     }
 
     fn put(self) -> Body<D> {
         Body::Data(self)
+    }
+}
+
+/// A query, or none.
+impl<D: Data> Payload<D> for Option<D> {
+    fn take(_: &Header, body: Option<Body<D>>) -> Result<Self, &'static str> {
+        match body {
+            Some(Body::Data(query)) => Ok(Some(query).filter(|query| query.len() > 0)),
+            body => fields(body)?.is_empty().then_some(None).ok_or(NO_DATA),
+        }
+    }
+
+    fn put(self) -> Body<D> {
+        self.map_or_else(|| Body::Fields(Vec::new()), Body::Data)
     }
 }
 

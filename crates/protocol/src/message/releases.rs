@@ -41,7 +41,7 @@ fn header(kind: MessageKind) -> Header {
 }
 
 fn message(kind: MessageKind, payload: &[u8]) -> Message<Bytes> {
-    let body = if kind.carries_data() {
+    let body = if kind.carries_data(payload.len()) {
         Body::Data(Bytes::new(payload))
     } else {
         Body::Fields(payload.to_vec())

@@ -99,7 +99,7 @@ fn any_part(random: &mut Random) -> Message<Bytes> {
     let bytes = some_bytes(random, 40);
     let (fields, data) = (Body::Fields(bytes.clone()), Body::Data(Bytes::new(&bytes)));
     let head = Header { kind, ..any_header(random) };
-    Message { head, body: if kind.carries_data() { data } else { fields } }
+    Message { head, body: if kind.carries_data(bytes.len()) { data } else { fields } }
 }
 
 fn content(message: &Message<Bytes>) -> &[u8] {

@@ -28,21 +28,19 @@ pub(super) struct WorkerBacklog {
 }
 
 impl WorkerBacklog {
-    pub(super) fn begin(&mut self, pull: &WaitingPull) {
+    pub(super) fn begin<D: Data>(&mut self, pull: &WaitingPull<D>) {
         self.pulls += 1;
-        self.wanted += pull.wanted.len() as u64;
+        self.wanted += len(pull.wanted.as_ref());
     }
 
-    pub(super) fn end(&mut self, wanted: &[u8]) {
+    pub(super) fn end<D: Data>(&mut self, wanted: Option<&D>) {
         self.pulls = self.pulls.saturating_sub(1);
-        self.wanted = self.wanted.saturating_sub(wanted.len() as u64);
+        self.wanted = self.wanted.saturating_sub(len(wanted));
     }
 
     /// Counts an answer; returns its token, for the acknowledgement.
-    pub(super) fn answer(&mut self, wanted: &[u8], bytes: u64) -> Option<DeliveryToken> {
-        if wanted.is_empty() {
-            return None;
-        }
+    pub(super) fn answer<D>(&mut self, wanted: Option<&D>, bytes: u64) -> Option<DeliveryToken> {
+        wanted?;
         self.copied += bytes;
         Some(DeliveryToken { operation: bytes, attempt: 0, group: 0 })
     }
@@ -50,6 +48,11 @@ impl WorkerBacklog {
     pub(super) fn delivered(&mut self, token: DeliveryToken) {
         self.copied = self.copied.saturating_sub(token.operation);
     }
+}
+
+/// Bytes of a query.
+fn len<D: Data>(wanted: Option<&D>) -> u64 {
+    wanted.map_or(0, Data::len)
 }
 
 impl<D: Data> Server<D> {
@@ -67,9 +70,9 @@ impl<D: Data> Server<D> {
 
     /// Failure of a pull that can never be answered. Its round is that of the last push before it, which has
     /// arrived, is offered, or is at most `max_rounds_ahead` ahead.
-    pub(super) fn unanswerable(&mut self, rank: u32, pull: &Pull) -> Option<Failure> {
+    pub(super) fn unanswerable(&mut self, rank: u32, pull: &Pull<D>) -> Option<Failure> {
         let Pull { key, generation, slice, round, .. } = *pull;
-        if pull.wanted.len() as u64 > MOST_WANTED {
+        if len(pull.wanted.as_ref()) > MOST_WANTED {
             let text = format!("a pull of slice {slice} wants more than can be asked for");
             return Some(invalid(text));
         }
@@ -126,14 +129,15 @@ mod tests {
         assert_eq!(server.message(Peer::worker(rank), message.into()), Ok(()));
     }
 
-    fn a_pull(round: u64, wanted: Vec<u8>) -> Message<Bytes> {
+    fn a_pull(round: u64, wanted: usize) -> Message<Bytes> {
+        let wanted = (wanted > 0).then(|| Bytes::new(&vec![0; wanted]));
         let (key, generation, slice, request, priority) = (3, 1, 0, 0, 0);
         Pull { key, generation, slice, round, request, priority, wanted }.into()
     }
 
     /// Reason of the failure that answers a pull at once, if any.
     fn pull(server: &mut Server<Bytes>, rank: u32, round: u64, wanted: usize) -> Option<Reason> {
-        let _ = server.message(Peer::worker(rank), a_pull(round, vec![0; wanted]));
+        let _ = server.message(Peer::worker(rank), a_pull(round, wanted));
         let failed = |letter: crate::peers::OutgoingMessage<Bytes>| {
             assert_eq!(letter.message.head.kind, MessageKind::Failed);
             failed::decode(letter.message.fields(), 0).unwrap().reason
@@ -239,7 +243,7 @@ mod tests {
 
     /// Pulls rows at once, with a large answer.
     fn pull_now(server: &mut Server<Bytes>, tokens: &mut Vec<DeliveryToken>) -> u64 {
-        take(server, 1, a_pull(0, vec![1]));
+        take(server, 1, a_pull(0, 1));
         for action in server.actions().collect::<Vec<_>>() {
             let ServerAction::Answer(answer) = action else { continue };
             server.value(&answer, Bytes::new(&vec![0; 64 << 20]));

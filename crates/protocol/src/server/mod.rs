@@ -88,7 +88,7 @@ pub enum ServerAction<D> {
         setting: u64,
     },
     /// Pass the value to [`Server::value`], or a failure to [`Server::no_value`]; at any later time.
-    Answer(ValueRequest),
+    Answer(ValueRequest<D>),
     /// Merge pushes of this version, and later ones, under a setting.
     Setting {
         /// Version of the setting, from 1.
@@ -109,14 +109,14 @@ pub enum ServerAction<D> {
 
 /// A pull whose value is due.
 #[derive(Debug, Clone)]
-pub struct ValueRequest {
+pub struct ValueRequest<D> {
     /// Number of the group of the machine that answers; 0 for the workers of the job.
     pub group: u64,
     /// Slice of the value.
     pub slice: SliceName,
-    /// Query of [`Worker::pull_wanted`](crate::Worker::pull_wanted), opaque to the protocol; empty for the
+    /// Query of [`Worker::pull_wanted`](crate::Worker::pull_wanted), opaque to the protocol; None for the
     /// value.
-    pub wanted: Vec<u8>,
+    pub wanted: Option<D>,
     pub(crate) to: u32,
     pub(crate) round: u64,
     request: u64,
@@ -221,11 +221,11 @@ impl<D: Data> Server<D> {
 
     /// Answers an [`ServerAction::Answer`] with the value after all actions of the slice before it. The node sends
     /// it with its next `send`.
-    pub fn value(&mut self, answer: &ValueRequest, data: D) {
+    pub fn value(&mut self, answer: &ValueRequest<D>, data: D) {
         let SliceName { key, generation, slice } = answer.slice;
         let ValueRequest { round, request, priority, .. } = *answer;
         let waiting = self.waiting.get_mut(answer.to as usize);
-        let token = waiting.and_then(|waiting| waiting.answer(&answer.wanted, data.len()));
+        let token = waiting.and_then(|waiting| waiting.answer(answer.wanted.as_ref(), data.len()));
         let message = Value { key, generation, slice, round, request, data }.into();
         self.letters.push(OutgoingMessage {
             to: Peer::worker(answer.to),
@@ -236,7 +236,7 @@ impl<D: Data> Server<D> {
     }
 
     /// Answers an [`ServerAction::Answer`] with a failure.
-    pub fn no_value(&mut self, answer: &ValueRequest, failure: &Failure) {
+    pub fn no_value(&mut self, answer: &ValueRequest<D>, failure: &Failure) {
         self.fail(answer.to, answer.slice, answer.request, failure);
     }
 
@@ -400,7 +400,7 @@ impl<D: Data> Server<D> {
         slice.push(rank, round, contribution, &mut self.spare);
         let before = slice.came(self.tally.now);
         if push.answer {
-            let pull = WaitingPull { rank, round, request, priority, wanted: Vec::new() };
+            let pull = WaitingPull { rank, round, request, priority, wanted: None };
             self.waiting[rank as usize].begin(&pull);
             slice.pull(pull, &mut self.spare);
         }
@@ -423,7 +423,7 @@ impl<D: Data> Server<D> {
         Ok(())
     }
 
-    fn pull(&mut self, rank: u32, pull: Pull) -> Handled {
+    fn pull(&mut self, rank: u32, pull: Pull<D>) -> Handled {
         let name = pull.name();
         if let Some(failure) = self.unanswerable(rank, &pull) {
             self.fail(rank, name, pull.request, &failure);
@@ -506,8 +506,8 @@ impl<D: Data> Server<D> {
         }
     }
 
-    fn disappoint(&mut self, slice: SliceName, pull: &WaitingPull, lost: &Failure) {
-        self.waiting[pull.rank as usize].end(&pull.wanted);
+    fn disappoint(&mut self, slice: SliceName, pull: &WaitingPull<D>, lost: &Failure) {
+        self.waiting[pull.rank as usize].end(pull.wanted.as_ref());
         self.fail(pull.rank, slice, pull.request, lost);
     }
 
@@ -546,7 +546,7 @@ impl<D: Data> Server<D> {
                 pull: WaitingPull { rank: to, request, priority, wanted, .. },
                 round,
             } => {
-                self.waiting[to as usize].end(&wanted);
+                self.waiting[to as usize].end(wanted.as_ref());
                 let group = self.group;
                 let answer = ValueRequest { group, slice, wanted, to, round, request, priority };
                 self.actions.push(ServerAction::Answer(answer));

@@ -30,13 +30,13 @@ type EarlyPush<D> = ((u64, u32), Contribution<D>);
 
 /// A pull of the value after the worker's own push of a round, or behind all pushes (`ROUNDS_OVER`).
 #[derive(Debug, Clone)]
-pub(super) struct WaitingPull {
+pub(super) struct WaitingPull<D> {
     pub(super) rank: u32,
     pub(super) round: u64,
     pub(super) request: u64,
     pub(super) priority: i32,
-    /// Query of the driver; empty for the whole value.
-    pub(super) wanted: Vec<u8>,
+    /// Query of the driver; None for the whole value.
+    pub(super) wanted: Option<D>,
 }
 
 /// Next steps on a slice, in their order.
@@ -45,7 +45,7 @@ pub(super) enum RoundStep<D> {
     Add { round: u64, rank: u32, first: bool, contribution: Contribution<D> },
     Close { round: u64, setting: u64 },
     Grant { rank: u32, round: u64 },
-    Answer { pull: WaitingPull, round: u64 },
+    Answer { pull: WaitingPull<D>, round: u64 },
 }
 
 /// Pushes and pulls of a slice that wait. A slice at rest has none: a job may have very many small keys.
@@ -55,7 +55,7 @@ pub(super) struct SliceBacklog<D> {
     held: Vec<EarlyPush<D>>,
     /// Offered pushes, and whether they are granted.
     offers: BTreeMap<(u64, u32), bool>,
-    pulls: Vec<WaitingPull>,
+    pulls: Vec<WaitingPull<D>>,
 }
 
 impl<D> Default for SliceBacklog<D> {
@@ -167,7 +167,7 @@ impl<D: Data> Slice<D> {
         self.backlog.as_ref().map_or(&[], |backlog| &backlog.held)
     }
 
-    fn pulls(&self) -> &[WaitingPull] {
+    fn pulls(&self) -> &[WaitingPull<D>] {
         self.backlog.as_ref().map_or(&[], |backlog| &backlog.pulls)
     }
 
@@ -236,7 +236,7 @@ impl<D: Data> Slice<D> {
         }
     }
 
-    pub(super) fn pull(&mut self, pull: WaitingPull, spare: &mut SpareBacklogs<D>) {
+    pub(super) fn pull(&mut self, pull: WaitingPull<D>, spare: &mut SpareBacklogs<D>) {
         spare.lend(&mut self.backlog).pulls.push(pull);
     }
 
@@ -351,11 +351,11 @@ impl<D: Data> Slice<D> {
         pushes: &[u64],
         steps: &mut Vec<RoundStep<D>>,
     ) {
-        let waits = |pull: &WaitingPull| pull.round == ROUNDS_OVER;
+        let waits = |pull: &WaitingPull<D>| pull.round == ROUNDS_OVER;
         let is_over = self.pulls().iter().any(waits)
             && workers.ranks().all(|rank| !self.may_push(rank, workers, pushes));
         let (open, taken) = (self.open, &self.taken);
-        let closed = |pull: &WaitingPull| match workers.limits.mode {
+        let closed = |pull: &WaitingPull<D>| match workers.limits.mode {
             _ if waits(pull) => is_over,
             Mode::Sync => pull.round < open,
             Mode::Async { .. } => {
@@ -396,7 +396,7 @@ impl<D: Data> Slice<D> {
     }
 
     /// No round closes any more: returns the waiting pulls, and the bytes that were held.
-    pub(super) fn give_up(&mut self) -> (Vec<WaitingPull>, u64) {
+    pub(super) fn give_up(&mut self) -> (Vec<WaitingPull<D>>, u64) {
         let Some(backlog) = self.backlog.take() else { return (Vec::new(), 0) };
         let held = backlog.held.iter();
         let bytes = held.map(|(_, contribution)| contribution.data.len()).sum();
@@ -453,7 +453,7 @@ mod tests {
     }
 
     fn pull(slice: &mut Slice<Bytes>, rank: u32, round: u64) {
-        let pull = WaitingPull { rank, round, request: 0, priority: 0, wanted: Vec::new() };
+        let pull = WaitingPull { rank, round, request: 0, priority: 0, wanted: None };
         slice.pull(pull, &mut SpareBacklogs::default());
     }
 

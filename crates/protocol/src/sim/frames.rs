@@ -63,7 +63,7 @@ fn read_parts(entries: Vec<BundleEntry>, mut rest: &[u8]) -> Result<Vec<Message<
 }
 
 fn body(kind: MessageKind, payload: &[u8]) -> Body<Bytes> {
-    if kind.carries_data() {
+    if kind.carries_data(payload.len()) {
         Body::Data(Bytes::new(payload))
     } else {
         Body::Fields(payload.to_vec())

@@ -168,8 +168,9 @@ impl Reader {
             }
             _ => (0..self.random.below(20)).map(|byte| byte.to_le_bytes()[0]).collect(),
         };
+        let is_data = kind.carries_data(fields.len());
         let mut message = Message::new(kind, fields);
-        if kind.carries_data() {
+        if is_data {
             message.body = Body::Data(Bytes::new(&[1; 16]));
         }
         if forged {

@@ -54,7 +54,7 @@ struct Adder {
     free_at: Nanos,
     sizes: HashMap<SliceName, u64>,
     /// Answers, and the times at which their sums are complete.
-    answers: VecDeque<(Nanos, ValueRequest)>,
+    answers: VecDeque<(Nanos, ValueRequest<Length>)>,
 }
 
 impl Adder {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::operation::OpId;
+use crate::job::Data;
 use crate::message::{Placement, range};
 
 /// Each step of a call on a list returns to a key after all others, when memory that is not next to the key
@@ -62,6 +63,12 @@ impl WorkerKey {
     /// Offset of a slice, and its length.
     pub(super) fn range(&self, slice: u32) -> (u64, u64) {
         range(self.bytes, self.slice_bytes, slice)
+    }
+
+    /// What a value, or queries in its place, have for a slice.
+    pub(super) fn part<D: Data>(&self, slice: u32, value: &D) -> D {
+        let (offset, len) = self.range(slice);
+        value.part(offset, len)
     }
 
     /// Sets the place of the key, whose pushes are numbered from `base` in a new generation.

@@ -177,8 +177,8 @@ impl<D: Data> Worker<D> {
     }
 
     /// Shape and placement of a key, once this worker knows them.
-    pub fn place_of(&self, key: u64) -> Option<&Placement> {
-        self.keys.get(&key)?.place().map(Arc::as_ref)
+    pub fn place_of(&self, key: u64) -> Option<&Arc<Placement>> {
+        self.keys.get(&key)?.place()
     }
 
     /// Number of pushes of a key, requested ones included: the next push has one more as its round.
@@ -529,7 +529,7 @@ impl<D: Data> Worker<D> {
             state.forget();
         }
         // A query of slices has no meaning for the slices of another generation.
-        if !wanted.is_empty() || (is_known && *sought) {
+        if wanted.is_some() || (is_known && *sought) {
             return false;
         }
         if !std::mem::replace(sought, true) {

@@ -1,7 +1,5 @@
 //! Operation: one request of the user's program, and its progress.
 
-use std::collections::BTreeMap;
-
 use super::undelivered::Undelivered;
 use crate::bit_set::BitSet;
 use crate::job::{MS, Peer, Time};
@@ -33,12 +31,12 @@ pub(super) enum OperationKind<D> {
         part: u64,
         scale: u64,
     },
-    /// Of the whole value, or with a query for each slice. `sought`: the key was searched again, as other
-    /// workers may have moved it.
+    /// Of the whole value, or `wanted` has queries of slices in place of their bytes. `sought`: the key was
+    /// searched again, as other workers may have moved it.
     Pull {
         round: u64,
         priority: i32,
-        wanted: BTreeMap<u32, Vec<u8>>,
+        wanted: Option<D>,
         after: PullDependency,
         sought: bool,
     },
@@ -209,7 +207,7 @@ impl<D> Operation<D> {
 
     /// Whether it wants whole values, without queries.
     pub(super) fn wants_whole_value(&self) -> bool {
-        !matches!(&self.what, OperationKind::Pull { wanted, .. } if !wanted.is_empty())
+        !matches!(&self.what, OperationKind::Pull { wanted: Some(_), .. })
     }
 
     /// The call, for texts and statistics.

@@ -1,7 +1,5 @@
 //! Requests of the user's program, and how they become messages.
 
-use std::collections::BTreeMap;
-
 use super::errors;
 use super::operation::{
     CatchUpTarget, OpId, Operation, OperationKind, PullDependency, RemovalRollback,
@@ -108,18 +106,29 @@ impl<D: Data> Worker<D> {
         now: Time,
         deadline: Time,
     ) -> Result<OpId, Failure> {
-        self.pull_wanted(key, BTreeMap::new(), (PullDependency::Own, priority), now, deadline)
+        self.a_pull(key, None, (PullDependency::Own, priority), now, deadline)
     }
 
-    /// Pulls with queries: `wanted` has, for some slices, bytes that the server's driver gets as
-    /// [`ValueRequest::wanted`](crate::ValueRequest::wanted). An empty map pulls the whole value.
+    /// Pulls with queries: `wanted` is of the bytes of the key, and each part that is a slice has what the server's
+    /// driver gets as [`ValueRequest::wanted`](crate::ValueRequest::wanted); an empty one does not query its slice.
     ///
     /// # Errors
     /// No request can succeed any more.
     pub fn pull_wanted(
         &mut self,
         key: u64,
-        wanted: BTreeMap<u32, Vec<u8>>,
+        wanted: D,
+        how: (PullDependency, i32),
+        now: Time,
+        deadline: Time,
+    ) -> Result<OpId, Failure> {
+        self.a_pull(key, Some(wanted), how, now, deadline)
+    }
+
+    fn a_pull(
+        &mut self,
+        key: u64,
+        wanted: Option<D>,
         (after, priority): (PullDependency, i32),
         now: Time,
         deadline: Time,
@@ -403,7 +412,9 @@ impl<D: Data> Worker<D> {
         self.wake = self.wake.min(op.first_moment());
         self.waiting.remove(&id);
         match &mut op.what {
-            OperationKind::Push { data, .. } if data.len() != expected => {
+            OperationKind::Push { data, .. } | OperationKind::Pull { wanted: Some(data), .. }
+                if data.len() != expected =>
+            {
                 let text = format!("the value has {} bytes, the key has {expected}", data.len());
                 self.finish(id, Err(Failure::new(Reason::Invalid, text)));
                 return false;
@@ -423,8 +434,10 @@ impl<D: Data> Worker<D> {
                     PullDependency::Nothing => 0,
                     PullDependency::All => ROUNDS_OVER,
                 };
-                let asked = |slice: &u32| wanted.is_empty() || wanted.contains_key(slice);
-                op.unanswered = slices.clone().filter(asked).collect();
+                let is_asked = |slice: &u32| {
+                    wanted.as_ref().is_none_or(|wanted| state.part(*slice, wanted).len() > 0)
+                };
+                op.unanswered = slices.clone().filter(is_asked).collect();
                 for slice in slices {
                     self.send_pull(id, slice);
                 }
@@ -457,8 +470,7 @@ impl<D: Data> Worker<D> {
         let Some(state) = self.keys.get(&key) else { return };
         let Some(server) = state.server_of(slice) else { return };
         let OperationKind::Push { data, .. } = &op.what else { return };
-        let (offset, len) = state.range(slice);
-        let len = data.part(offset, len).len();
+        let len = state.part(slice, data).len();
         let generation = state.generation();
         let lead = self.limits.lead();
         let near = lead.is_none_or(|lead| round <= state.closed(slice).saturating_add(lead));
@@ -495,8 +507,8 @@ impl<D: Data> Worker<D> {
         };
         let Some(state) = self.keys.get(&op.key) else { return };
         let Some(server) = state.server_of(slice) else { return };
-        let (offset, len) = state.range(slice);
-        let (priority, data_of_slice) = (*priority, data.part(offset, len));
+        let (offset, _) = state.range(slice);
+        let (priority, data_of_slice) = (*priority, state.part(slice, data));
         let push = Push {
             key: op.key,
             generation: state.generation(),
@@ -527,13 +539,13 @@ impl<D: Data> Worker<D> {
             return;
         }
         let (round, priority) = (*round, *priority);
-        let wanted = wanted.get(&slice).cloned().unwrap_or_default();
-        // The pull waits at the server for the pushes before it: the value then leaves at once, while
-        // later slices still arrive.
-        let overtakes = wanted.is_empty() && !self.limits.one_way_at_a_time;
-        let urgency = if overtakes { CONTROL } else { priority };
         let Some(state) = self.keys.get(&op.key) else { return };
         let Some(server) = state.server_of(slice) else { return };
+        let wanted = wanted.as_ref().map(|wanted| state.part(slice, wanted));
+        // The pull waits at the server for the pushes before it: the value then leaves at once, while
+        // later slices still arrive.
+        let overtakes = wanted.is_none() && !self.limits.one_way_at_a_time;
+        let urgency = if overtakes { CONTROL } else { priority };
         let (key, generation) = (op.key, state.generation());
         let pull = Pull { key, generation, slice, round, request: id, priority, wanted };
         let (to, message) = (Peer::server(server), pull.into());

@@ -93,7 +93,7 @@ fn write_frame(message: &Message<Bytes>) -> Vec<u8> {
 
 fn message(head: Header, payload: &[u8], checksum: u32) -> Message<Bytes> {
     assert_eq!(crc32c::crc32c(payload), checksum);
-    let is_data = head.kind.carries_data();
+    let is_data = head.kind.carries_data(payload.len());
     let body =
         if is_data { Body::Data(Bytes(payload.into())) } else { Body::Fields(payload.into()) };
     Message { head, body }

@@ -207,7 +207,7 @@ fn faults_of_a_worker() -> Vec<Fault> {
         round,
         request: 0,
         priority: 0,
-        wanted: Vec::new(),
+        wanted: None,
     };
     let remove = |generation, at_directory, back| Remove {
         key: 0,
@@ -240,6 +240,7 @@ fn faults_of_a_worker() -> Vec<Fault> {
         invalid(offer(0, 1, 0), NO_ROUND),
         (offer(5, 1, 1).into(), DropReason::Late),
         invalid(pull(0, 0), NO_GENERATION),
+        invalid(with(pull(1, 0), &[1]), "its payload is not data"),
         (pull(1, 1 << 63).into(), DropReason::Unanswerable),
         invalid(remove(0, true, false), NO_GENERATION),
         invalid(remove(1, false, true), "only the directory takes a removal back"),
@@ -513,7 +514,10 @@ fn any_message(random: &mut Random, request: u64) -> Message<Bytes> {
     };
     let bytes: Vec<u8> =
         (0..random.below(40)).map(|_| u8::try_from(random.below(4)).unwrap()).collect();
-    let body =
-        if kind.carries_data() { Body::Data(Bytes::new(&bytes)) } else { Body::Fields(bytes) };
+    let body = if kind.carries_data(bytes.len()) {
+        Body::Data(Bytes::new(&bytes))
+    } else {
+        Body::Fields(bytes)
+    };
     Message { head, body }
 }
