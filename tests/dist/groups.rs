@@ -2,7 +2,7 @@
 //! calls of their own, two at once; and what goes wrong in them.
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -556,11 +556,13 @@ fn the_store_of_the_job_is_freed_at_once_before_its_groups() {
     let job = Job::new(2, 1).with("timeout_ms", 60_000);
     let others = job.start();
     let stores: Vec<Store> = job.open_all(&others.root).into_iter().map(Result::unwrap).collect();
+    let in_group = Arc::new(Barrier::new(2));
     let workers = stores.into_iter().map(|store| {
+        let in_group = Arc::clone(&in_group);
         thread::spawn(move || {
             let group = store.group("both", &[0, 1]).unwrap();
             group.init(1u64, &[0f32; 4]).unwrap();
-            group.barrier(LIMIT).unwrap();
+            in_group.wait();
             let begun = Instant::now();
             drop(store);
             assert!(begun.elapsed() < LIMIT / 2, "{:?}", begun.elapsed());
