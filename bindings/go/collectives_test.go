@@ -3,7 +3,12 @@ package kvstore
 import (
 	"context"
 	"errors"
+	"maps"
+	"net"
 	"slices"
+	"strconv"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 )
@@ -112,5 +117,71 @@ func TestGroupsOfALocalStore(t *testing.T) {
 	}
 	if err := group.Push(ctx, 1, Of(out)); !errors.Is(err, ErrClosed) {
 		t.Fatal(err)
+	}
+}
+
+// jobOfTwo opens the stores of two workers, whose processes serve the job, in this one.
+func jobOfTwo(t *testing.T, options Config) [2]*Store {
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	root := free.Addr().String()
+	free.Close()
+	var stores [2]*Store
+	var opened sync.WaitGroup
+	for rank := range stores {
+		own := Config{"servers": "embedded", "root": root, "num_workers": "2", "rank": strconv.Itoa(rank)}
+		maps.Copy(own, options)
+		opened.Add(1)
+		go func(rank int) {
+			defer opened.Done()
+			store, err := Open("dist_sync", own)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			stores[rank] = store
+			t.Cleanup(func() {
+				store.Abort()
+				_ = store.Close()
+			})
+		}(rank)
+	}
+	opened.Wait()
+	if t.Failed() {
+		t.FailNow()
+	}
+	return stores
+}
+
+func TestACollectiveWhoseTimeIsOverHasFailed(t *testing.T) {
+	stores := jobOfTwo(t, Config{"timeout_ms": "1500"})
+	own := []float32{1, 2}
+	sum := AllReduce(Sum, []Tensor{Of(own)}, Of(make([]float32, 2)))
+	first := make(chan error)
+	go func() {
+		first <- stores[1].Exchange(context.Background(), AllReduce(Sum, []Tensor{Of(own)}))
+	}()
+	if err := errors.Join(stores[0].Exchange(context.Background(), sum), <-first); err != nil {
+		t.Fatal(err)
+	}
+	for _, ctx := range contexts(t) {
+		err := stores[0].Exchange(ctx, sum)
+		if !errors.Is(err, ErrTimeout) || !strings.Contains(err.Error(), "worker 1") {
+			t.Fatalf("without its other worker: %v", err)
+		}
+	}
+	ticket, err := stores[0].ExchangeAsync(sum)
+	if err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-ticket.Done():
+	case <-time.After(time.Minute):
+		t.Fatal("it goes on")
+	}
+	if err := ticket.Wait(context.Background()); !errors.Is(err, ErrExpired) {
+		t.Fatalf("an operation without its other worker: %v", err)
 	}
 }

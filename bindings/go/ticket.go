@@ -97,7 +97,7 @@ func (t *Ticket) finish(ctx context.Context, what string) error {
 	err := t.Wait(ctx)
 	// Not err, as in Wait.
 	if settled, result := t.result(); settled {
-		return result
+		return ofCall(result)
 	}
 	if isOver(err) {
 		err = over(ctx, what)
@@ -113,8 +113,17 @@ func (t *Ticket) finish(ctx context.Context, what string) error {
 	case errors.Is(result, ErrCancelled):
 		return fmt.Errorf("%w; %w", err, result)
 	default:
-		return result
+		return ofCall(result)
 	}
+}
+
+// ofCall gives the error that a call without a ticket has where an operation has this one.
+func ofCall(err error) error {
+	var failed *Error
+	if errors.As(err, &failed) && failed.Status == ErrExpired {
+		return &Error{Status: ErrTimeout, Message: failed.Message}
+	}
+	return err
 }
 
 // look asks whether the operation has ended, without waiting.

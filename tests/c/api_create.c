@@ -279,6 +279,7 @@ static void versions_and_status_names(void) {
     NAMED(KV_ERR_DIFFERS);
     NAMED(KV_ERR_TIMEOUT);
     NAMED(KV_ERR_CANCELLED);
+    NAMED(KV_ERR_EXPIRED);
     NAMED(KV_ERR_PEER_LOST);
     NAMED(KV_ERR_EVICTED);
     NAMED(KV_ERR_REFUSED);
