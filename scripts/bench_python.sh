@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Measures calls and bound lists from Python beside C and loops of numpy and PyTorch, and a step of AdamW
-# beside PyTorch's and DeepSpeed's; installs these three in target/bench/torch.
+# beside PyTorch's and DeepSpeed's, and loops that step in host memory; installs these three in target/bench/torch.
 # Usage: scripts/bench_python.sh [--quick]
 # Without a package index it says so, and nothing has failed.
 set -euo pipefail
@@ -32,3 +32,4 @@ export PYTHONPATH=$root/bindings/python KVSTORE_LIBRARY=$KVSTORE_PREFIX/lib/libk
 "$venv/bin/python" benches/python/pushpull.py "$@"
 "$venv/bin/python" benches/python/bound.py "$@"
 "$venv/bin/python" benches/python/adamw.py "$@"
+"$venv/bin/python" benches/python/torch_host.py "$@"
