@@ -41,8 +41,9 @@ class Ticket(Unique):
         """Waits until the operation has ended; raises what it failed with.
 
         `timeout` is in seconds, None waits for ever. `kvstore.TimeoutError` means that the result
-        is not known yet: the operation goes on, so never repeat a push because of it. May be
-        called again, and from any thread.
+        is not known yet: the operation goes on, so never repeat a push because of it;
+        `kvstore.ExpiredError` that it has failed because its own time was over. May be called
+        again, and from any thread.
         """
         self._asked = True
         operation = self._operation
