@@ -128,7 +128,8 @@ print("done", rank)
 def test_a_job_exchanges_arrays(workers):
     output = output_of_job(EXCHANGES, workers)
     assert output.count("done") == workers and output.count("differs:") == workers, output
-    assert "of 3 float64" in output and "of 4 float64" in output
+    # Of two workers, whichever two meet first.
+    assert len(set(re.findall(r"of (\d) float64", output))) >= 2, output
 
 
 DEATHS = """
