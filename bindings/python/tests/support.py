@@ -1,6 +1,7 @@
 """What several test files use."""
 
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -28,6 +29,12 @@ OPAQUE = [np.dtype(name) for name in ("bool", "complex64", "complex128")] + FLOA
 WAIT_SECONDS = 60
 # Of the installed library, or of the one that is tested instead.
 PROGRAMS = (PREFIX / "bin" / "kvstore", Path(os.environ["KVSTORE_LIBRARY"]).parent / "kvstore")
+
+
+def free_address():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{probe.getsockname()[1]}"
 
 
 def output_of_job(program, workers):

@@ -1,12 +1,12 @@
 """Jobs whose servers and scheduler are in the processes of their workers."""
 
 import os
-import socket
 import subprocess
 import sys
 
 import pytest
 from conftest import PACKAGE
+from support import free_address
 
 PROGRAM = """
 import os, signal, sys, time
@@ -30,19 +30,14 @@ except kvstore.PeerLostError as error:
 """
 
 
-def free_address():
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        return f"127.0.0.1:{taken.getsockname()[1]}"
-
-
 @pytest.mark.parametrize("killed", [0, 1])
 def test_the_others_hear_of_a_killed_worker_long_before_the_timeout_of_the_start(killed):
-    root, environment = free_address(), {"PYTHONPATH": str(PACKAGE)}
+    root = free_address()
     command = [sys.executable, "-c", PROGRAM]
     workers = [
         subprocess.Popen(
             [*command, str(rank), str(killed), root],
-            env={**os.environ, **environment},
+            env={**os.environ, "PYTHONPATH": str(PACKAGE)},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

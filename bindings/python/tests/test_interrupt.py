@@ -1,7 +1,8 @@
 """Ctrl-C, and every other signal whose handler raises, ends every call that waits."""
 
-import socket
 import textwrap
+
+from support import free_address
 
 # What a call may take to end after the signal, as promised; a loaded machine gets more.
 HANG_SECONDS = 5
@@ -150,12 +151,6 @@ gate.set()
 """
     )
     checked(run, body, "interrupted\n")
-
-
-def free_address():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{probe.getsockname()[1]}"
 
 
 JOB = """
