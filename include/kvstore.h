@@ -1377,8 +1377,8 @@ void kv_bound_free(struct kv_bound *bound);
  *         its rank alone, a process of an earlier release), `KV_ERR_OPTION` (a number of values that
  *         `sum_order=tree` does not take): nothing was sent.
  *         `KV_ERR_DIFFERS` if another worker makes another call, `KV_ERR_TIMEOUT` (with a ticket
- *         `KV_ERR_EXPIRED`), which names the workers that have not made the call, `KV_ERR_PEER_LOST`: outs are undefined. The call then fails for all
- *         workers for which it has not ended, and counts as made.
+ *         `KV_ERR_EXPIRED`), which names the workers that have not made the call, `KV_ERR_PEER_LOST`: outs
+ *         are undefined. The call then fails for all workers for which it has not ended, and counts as made.
  *
  * Threads: any, one at a time. Blocks: if `ticket` is NULL; and the first collective call of the store.
  * Complexity: each worker sends and receives about twice the bytes of the value, whatever their number.
