@@ -44,6 +44,7 @@ use crate::log::{Level, log};
 use crate::panics;
 use crate::pool::{Task, pool};
 use crate::spans::Carried;
+use crate::sys::kept;
 use crate::sys::sync::{Mutex, RwLock};
 use apply::{Applier, CallLimits};
 use call::DataCall;
@@ -115,12 +116,11 @@ thread_local! {
 
 impl CallMemory {
     fn take() -> Box<Self> {
-        // A thread that is ending has no thread-local slot for it any more.
-        DESK.try_with(Cell::take).ok().flatten().unwrap_or_default()
+        kept::take(&DESK)
     }
 
     fn leave(self: Box<Self>) {
-        let _ = DESK.try_with(|kept| kept.set(Some(self)));
+        kept::keep(&DESK, self);
     }
 }
 

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::buffers::{BlockPool, Bytes};
+use crate::sys::kept;
 use crate::transport::{Piece, ReceivePlace, ReceiveRoom, ReceiveTarget, Unwritten};
 use kvstore_checksum::CopySums;
 use kvstore_protocol::{
@@ -109,8 +110,7 @@ thread_local! {
 impl ReadMemory {
     /// The memory of this thread, without messages.
     pub(super) fn take() -> Self {
-        // A thread that is ending has none any more.
-        MEMORY.try_with(Cell::take).ok().flatten().unwrap_or_default()
+        kept::take(&MEMORY)
     }
 
     /// Keeps the memory for the next delivery.
@@ -118,7 +118,7 @@ impl ReadMemory {
         self.messages.clear();
         self.messages.shrink_to(MOST_KEPT);
         self.bundles.truncate(MOST_KEPT);
-        let _ = MEMORY.try_with(|kept| kept.set(Some(self)));
+        kept::keep(&MEMORY, self);
     }
 }
 

@@ -8,6 +8,7 @@ use crate::error::{Result, fail};
 use crate::job::row_runs;
 use crate::local::plan::RowsOf;
 use crate::local::table::Slot;
+use crate::sys::kept;
 use crate::tensor::{DType, Lent};
 
 /// Maximum number of rows whose memory a thread keeps.
@@ -30,8 +31,7 @@ thread_local! {
 impl RowParts {
     /// The memory of this thread, without rows.
     pub(super) fn take() -> Self {
-        // A thread that is ending has none any more.
-        MEMORY.try_with(Cell::take).ok().flatten().unwrap_or_default()
+        kept::take(&MEMORY)
     }
 
     /// Keeps the memory for the next round.
@@ -39,7 +39,7 @@ impl RowParts {
         self.ids.clear();
         self.parts.clear();
         if self.ids.capacity().max(self.summed.capacity()) <= MOST_ROWS {
-            let _ = MEMORY.try_with(|kept| kept.set(Some(self)));
+            kept::keep(&MEMORY, self);
         }
     }
 

@@ -5,6 +5,7 @@
 pub(crate) mod caches;
 #[cfg(feature = "dist")]
 pub(crate) mod descriptors;
+pub(crate) mod kept;
 pub(crate) mod spin;
 pub(crate) mod sync;
 

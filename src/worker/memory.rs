@@ -11,6 +11,7 @@ use super::requests::KeyRequest;
 use super::rows::RowMemory;
 use crate::local::plan::Plan;
 use crate::runtime::{BlockPool, Bytes};
+use crate::sys::kept;
 use crate::tensor::Lent;
 
 /// Maximum number of calls that are kept: one, and some that a thread of the transport has not dropped yet.
@@ -41,8 +42,7 @@ thread_local! {
 impl CallMemory {
     /// The memory of this thread.
     pub(super) fn take() -> Box<Self> {
-        // A thread that is ending has none any more.
-        MEMORY.try_with(Cell::take).ok().flatten().unwrap_or_default()
+        kept::take(&MEMORY)
     }
 
     /// Keeps the memory for the next call.
@@ -51,7 +51,7 @@ impl CallMemory {
         self.made.clear();
         self.rows.shrink();
         if self.requests.capacity().max(self.parts.capacity()) <= MOST_KEYS {
-            let _ = MEMORY.try_with(|kept| kept.set(Some(self)));
+            kept::keep(&MEMORY, self);
         }
     }
 
