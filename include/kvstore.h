@@ -134,6 +134,22 @@
 #define KV_CLIP_FAIL 1
 
 /**
+ * How kv_commit() has ended a transaction: its pushes are kept.
+ */
+#define KV_COMMIT_KEPT 0
+
+/**
+ * The norm of its gradients is above that of kv_set_clipping(), and its pushes are taken back: push the gradients
+ * again, by one call, which scales them.
+ */
+#define KV_COMMIT_EXCEEDED 1
+
+/**
+ * The norm of its gradients is not finite, and its pushes are taken back: it counts as a skipped push.
+ */
+#define KV_COMMIT_SKIPPED 2
+
+/**
  * The result of a call. 1-19 are the caller's mistake, 20-39 mean "not now", 40-59 a peer is gone,
  * 60-79 come from the environment (memory, files, network), 90-99 are a bug of this library.
  */
@@ -1887,6 +1903,58 @@ kv_status kv_last_norm(struct kv_store *store,
                        uint64_t *skips);
 
 /**
+ * Begins a transaction: kv_rollback() takes back what pushes after this call change, until kv_commit() keeps it.
+ *
+ * It has the pushes of all threads, with tickets or without, whose calls come after this one. Other calls see
+ * what they change at once. The first push of a key in it copies the value and the state of its rule; that memory
+ * is as large as they are, and is used by later transactions too, until the key is removed.
+ *
+ * While kv_set_clipping() is on, no push in a transaction is scaled or skipped: the transaction has one norm, of
+ * the gradients of all its pushes, added as one push of all of them adds them, and kv_commit() looks at it. So a
+ * program pushes each gradient as soon as it is there, and pushes them again where their norm turns out to be too
+ * large (also called: speculation). A key that is pushed twice has two gradients.
+ *
+ * In a transaction the calls that change how pushes merge are `KV_ERR_INVALID_ARGUMENT`: those that set updaters,
+ * optimizers, codecs and clipping, and kv_load(); hyperparameters may change. Pushes from or to GPU memory are
+ * `KV_ERR_UNSUPPORTED`. A digest log has the pushes, also those that are taken back.
+ *
+ * @return `KV_ERR_INVALID_ARGUMENT` if a transaction has begun; `KV_ERR_UNSUPPORTED` in a job, and while a codec
+ *         is set.
+ *
+ * Threads: any.
+ */
+kv_status kv_begin(struct kv_store *store);
+
+/**
+ * Ends the transaction: keeps its pushes, or takes them back as kv_rollback() does if the norm of their gradients is
+ * above that of kv_set_clipping(), or not finite. kv_last_norm() gives it.
+ *
+ * Waits, at most `timeout_ms`, for pushes of the transaction that are on their way.
+ *
+ * @param outcome  receives `KV_COMMIT_KEPT`, `KV_COMMIT_EXCEEDED` or `KV_COMMIT_SKIPPED`.
+ * @return `KV_ERR_INVALID_ARGUMENT` without a transaction; also, with `KV_CLIP_FAIL`, for a norm that is not finite:
+ *         the pushes are taken back then. `KV_ERR_TIMEOUT` if a push has not ended: the transaction goes on.
+ *         `KV_ERR_UNSUPPORTED` in a job.
+ *
+ * Threads: any.
+ */
+kv_status kv_commit(struct kv_store *store,
+                    int32_t *outcome);
+
+/**
+ * Ends the transaction: the values of all keys that were pushed in it, the states of their rules and their counts
+ * are what they were before, to the bit. Keys that were initialised or removed stay so. What an updater keeps
+ * beside the values stays as well.
+ *
+ * Waits as kv_commit() does.
+ *
+ * @return as kv_commit().
+ *
+ * Threads: any.
+ */
+kv_status kv_rollback(struct kv_store *store);
+
+/**
  * Sends each value of every push after this call through a codec, as workers would: what is added
  * up is what the codec's bytes decode to. Pulls, kv_init() and kv_broadcast() are not compressed,
  * nor are keys of integers.
@@ -2024,8 +2092,8 @@ const char *kv_version(void);
 /**
  * Whether this build of the library has a feature: 1 or 0, also 0 for a name that it does not know. The
  * names are `optimizer`, `updater`, `compression`, `rows`, `tickets`, `checkpoint`, `digests`,
- * `sum_order`, `weights`, `clipping`, `dist`, `tls`, `shm`, `ucx` and `cuda`. What a machine has, such as
- * a GPU, is not asked.
+ * `sum_order`, `weights`, `clipping`, `transactions`, `dist`, `tls`, `shm`, `ucx` and `cuda`. What a
+ * machine has, such as a GPU, is not asked.
  *
  * @param feature  the name, in lower case.
  *

@@ -73,7 +73,7 @@ mod transport;
 mod worker;
 
 /// Features of every build, and of those with a cargo feature.
-const FEATURES: [&str; 10] = [
+const FEATURES: [&str; 11] = [
     "optimizer",
     "updater",
     "compression",
@@ -84,12 +84,13 @@ const FEATURES: [&str; 10] = [
     "sum_order",
     "weights",
     "clipping",
+    "transactions",
 ];
 const FEATURES_OF_DIST: [&str; 4] = ["dist", "tls", "shm", "ucx"];
 
 /// Whether this build has a feature, by its name: one of `optimizer`, `updater`, `compression`, `rows`,
-/// `tickets`, `checkpoint`, `digests`, `sum_order`, `weights`, `clipping`, `dist`, `tls`, `shm`, `ucx` and
-/// `cuda`.
+/// `tickets`, `checkpoint`, `digests`, `sum_order`, `weights`, `clipping`, `transactions`, `dist`, `tls`, `shm`,
+/// `ucx` and `cuda`.
 #[must_use]
 pub fn capable(feature: &str) -> bool {
     FEATURES.contains(&feature)
@@ -115,6 +116,7 @@ pub use interrupt::set_interrupt;
 pub use key::{Key, KeyInfo, KeyRound};
 pub use local::counters::LastNorm;
 pub use local::merger::NonFinite;
+pub use local::transaction::Commit;
 pub use log::{Level, set_logger};
 pub use num_complex::Complex;
 #[cfg(feature = "dist")]

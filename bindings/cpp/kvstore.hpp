@@ -862,6 +862,16 @@ struct LastNorm {
     std::uint64_t skips;
 };
 
+/// How a transaction has ended, see Store::commit().
+enum class Commit : std::int32_t {
+    /// Its pushes are kept.
+    kept = KV_COMMIT_KEPT,
+    /// Its norm is above that of clipping: push the gradients again, by one call.
+    exceeded = KV_COMMIT_EXCEEDED,
+    /// Its norm is not finite: a skipped push.
+    skipped = KV_COMMIT_SKIPPED,
+};
+
 /// What a key was initialised with.
 struct KeyInfo {
     kv_dtype dtype;
@@ -1159,6 +1169,20 @@ public:
         detail::check(kv_last_norm(raw(), &last.norm, &last.skips));
         return last;
     }
+
+    /// Begins a transaction: rollback() takes back what later pushes change, until commit() keeps it. See kv_begin().
+    void begin() { detail::check(kv_begin(raw())); }
+
+    /// Ends the transaction. Its pushes are taken back if their norm is above that of set_clipping(), or not finite.
+    /// See kv_commit().
+    Commit commit() {
+        std::int32_t outcome = 0;
+        detail::check(kv_commit(raw(), &outcome));
+        return static_cast<Commit>(outcome);
+    }
+
+    /// Ends the transaction, and takes its pushes back. See kv_rollback().
+    void rollback() { detail::check(kv_rollback(raw())); }
 
     /// Sends the values of pushes through a codec: `("2bit", "threshold=0.5")`, or with numbers
     /// `("topk", {{"ratio", 0.05}})`; `"none"` for none. See kv_set_compression().

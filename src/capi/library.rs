@@ -56,8 +56,8 @@ pub extern "C" fn kv_version() -> *const c_char {
 
 /// Whether this build of the library has a feature: 1 or 0, also 0 for a name that it does not know. The
 /// names are `optimizer`, `updater`, `compression`, `rows`, `tickets`, `checkpoint`, `digests`,
-/// `sum_order`, `weights`, `clipping`, `dist`, `tls`, `shm`, `ucx` and `cuda`. What a machine has, such as
-/// a GPU, is not asked.
+/// `sum_order`, `weights`, `clipping`, `transactions`, `dist`, `tls`, `shm`, `ucx` and `cuda`. What a
+/// machine has, such as a GPU, is not asked.
 ///
 /// @param feature  the name, in lower case.
 ///

@@ -5,9 +5,12 @@ use std::ffi::{c_char, c_void};
 use super::callback::CUpdater;
 use super::guard::guard_store;
 use super::handle::{self, kv_store};
-use super::types::{KV_CLIP_FAIL, kv_drop, kv_key, kv_status, kv_updater};
-use crate::NonFinite;
+use super::types::{
+    KV_CLIP_FAIL, KV_COMMIT_EXCEEDED, KV_COMMIT_KEPT, KV_COMMIT_SKIPPED, kv_drop, kv_key,
+    kv_status, kv_updater,
+};
 use crate::error::fail;
+use crate::{Commit, NonFinite};
 
 /// Sets the function that merges sums into stored values, for all pushes after this call.
 ///
@@ -246,6 +249,69 @@ pub unsafe extern "C" fn kv_last_norm(
         (*norm, *skips) = (last.norm, last.skips);
         Ok(())
     })
+}
+
+/// Begins a transaction: kv_rollback() takes back what pushes after this call change, until kv_commit() keeps it.
+///
+/// It has the pushes of all threads, with tickets or without, whose calls come after this one. Other calls see
+/// what they change at once. The first push of a key in it copies the value and the state of its rule; that memory
+/// is as large as they are, and is used by later transactions too, until the key is removed.
+///
+/// While kv_set_clipping() is on, no push in a transaction is scaled or skipped: the transaction has one norm, of
+/// the gradients of all its pushes, added as one push of all of them adds them, and kv_commit() looks at it. So a
+/// program pushes each gradient as soon as it is there, and pushes them again where their norm turns out to be too
+/// large (also called: speculation). A key that is pushed twice has two gradients.
+///
+/// In a transaction the calls that change how pushes merge are `KV_ERR_INVALID_ARGUMENT`: those that set updaters,
+/// optimizers, codecs and clipping, and kv_load(); hyperparameters may change. Pushes from or to GPU memory are
+/// `KV_ERR_UNSUPPORTED`. A digest log has the pushes, also those that are taken back.
+///
+/// @return `KV_ERR_INVALID_ARGUMENT` if a transaction has begun; `KV_ERR_UNSUPPORTED` in a job, and while a codec
+///         is set.
+///
+/// Threads: any.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kv_begin(store: *mut kv_store) -> kv_status {
+    guard_store(store, crate::Store::begin)
+}
+
+/// Ends the transaction: keeps its pushes, or takes them back as kv_rollback() does if the norm of their gradients is
+/// above that of kv_set_clipping(), or not finite. kv_last_norm() gives it.
+///
+/// Waits, at most `timeout_ms`, for pushes of the transaction that are on their way.
+///
+/// @param outcome  receives `KV_COMMIT_KEPT`, `KV_COMMIT_EXCEEDED` or `KV_COMMIT_SKIPPED`.
+/// @return `KV_ERR_INVALID_ARGUMENT` without a transaction; also, with `KV_CLIP_FAIL`, for a norm that is not finite:
+///         the pushes are taken back then. `KV_ERR_TIMEOUT` if a push has not ended: the transaction goes on.
+///         `KV_ERR_UNSUPPORTED` in a job.
+///
+/// Threads: any.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kv_commit(store: *mut kv_store, outcome: *mut i32) -> kv_status {
+    guard_store(store, |store| {
+        // SAFETY: header rule 2: NULL or a valid place.
+        let outcome = unsafe { handle::out(outcome, "outcome")? };
+        *outcome = match store.commit()? {
+            Commit::Kept => KV_COMMIT_KEPT,
+            Commit::Exceeded => KV_COMMIT_EXCEEDED,
+            Commit::Skipped => KV_COMMIT_SKIPPED,
+        };
+        Ok(())
+    })
+}
+
+/// Ends the transaction: the values of all keys that were pushed in it, the states of their rules and their counts
+/// are what they were before, to the bit. Keys that were initialised or removed stay so. What an updater keeps
+/// beside the values stays as well.
+///
+/// Waits as kv_commit() does.
+///
+/// @return as kv_commit().
+///
+/// Threads: any.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kv_rollback(store: *mut kv_store) -> kv_status {
+    guard_store(store, crate::Store::rollback)
 }
 
 /// Sends each value of every push after this call through a codec, as workers would: what is added

@@ -193,6 +193,14 @@ pub enum kv_log_level {
 /// A flag of kv_set_clipping(): a push whose norm is not finite fails, instead of being skipped.
 pub const KV_CLIP_FAIL: u32 = 1;
 
+/// How kv_commit() has ended a transaction: its pushes are kept.
+pub const KV_COMMIT_KEPT: i32 = 0;
+/// The norm of its gradients is above that of kv_set_clipping(), and its pushes are taken back: push the gradients
+/// again, by one call, which scales them.
+pub const KV_COMMIT_EXCEEDED: i32 = 1;
+/// The norm of its gradients is not finite, and its pushes are taken back: it counts as a skipped push.
+pub const KV_COMMIT_SKIPPED: i32 = 2;
+
 /// A key. 0 to 2^63-1 are yours; numbers with the top bit set stand for names, see `kv_intern`.
 pub type kv_key = u64;
 

@@ -17,6 +17,7 @@ impl Local {
         let call = "set_compression";
         let codec = Codec::new(name, params).map_err(|error| error.at(call))?.map(Arc::new);
         self.change_handling(
+            call,
             |handling| handling.codec = codec,
             |handling| {
                 let slots = self.keys.table.slots();

@@ -2,6 +2,7 @@
 //! called: merge policy.
 
 use std::borrow::Borrow;
+use std::cell::Cell;
 use std::sync::Arc;
 
 use super::Local;
@@ -27,24 +28,48 @@ impl Handling {
 }
 
 impl Local {
-    pub(crate) fn set_merger(&self, merger: Merger) {
-        // The check accepts everything.
-        let _ = self.change_handling(|handling| handling.merger = merger, |_| Ok(()));
+    pub(crate) fn set_merger(&self, call: &str, merger: Merger) -> Result<()> {
+        self.change_handling(call, |handling| handling.merger = merger, |_| Ok(()))
     }
 
     /// Changes how pushes merge from now on, unless `check` refuses; no key is added meanwhile.
     pub(crate) fn change_handling(
         &self,
+        call: &str,
         change: impl FnOnce(&mut Handling),
         check: impl FnOnce(&Handling) -> Result<()>,
     ) -> Result<()> {
-        self.change_handling_if(change, |handling| check(handling).map(|()| true)).map(drop)
+        self.change_handling_if(call, change, |handling| check(handling).map(|()| true)).map(drop)
     }
 
     /// Like [`Self::change_handling`], but `check` may also return false: nothing changes then, and
     /// this returns false. `check` must not wait: every push would wait with it, beyond its
     /// deadline.
     pub(crate) fn change_handling_if(
+        &self,
+        call: &str,
+        change: impl FnOnce(&mut Handling),
+        check: impl FnOnce(&Handling) -> Result<bool>,
+    ) -> Result<bool> {
+        let is_begun = Cell::new(false);
+        let change = |handling: &mut Handling| {
+            is_begun.set(handling.transaction.is_some());
+            change(handling);
+        };
+        self.replace_handling(change, |handling| {
+            if is_begun.get() {
+                return Err(fail!(
+                    InvalidArgument,
+                    "{call}: a transaction has begun, and its pushes merge alike; end it first (commit or \
+                     rollback)"
+                ));
+            }
+            check(handling)
+        })
+    }
+
+    /// Like [`Self::change_handling_if`], also in a transaction.
+    pub(super) fn replace_handling(
         &self,
         change: impl FnOnce(&mut Handling),
         check: impl FnOnce(&Handling) -> Result<bool>,
@@ -65,6 +90,12 @@ impl Local {
         Ok(true)
     }
 
+    /// Merges as a job has decided from now on.
+    #[cfg(feature = "dist")]
+    pub(crate) fn adopt(&self, decided: Handling) -> Result<()> {
+        self.change_handling("adopt", |handling| *handling = decided, |_| Ok(()))
+    }
+
     /// How the values of a call merge; empty for a call that pushes nothing.
     pub(crate) fn handling_of(&self, plan: &Plan) -> Handling {
         if plan.values.is_empty() {
@@ -77,18 +108,26 @@ impl Local {
     pub(crate) fn set_clipping(&self, clipping: Option<Clipping>) -> Result<()> {
         let none: [Arc<Slot>; 0] = [];
         self.change_handling(
+            "set_clipping",
             |handling| handling.clipping = clipping,
             |handling| self.check_keys("set_clipping", handling, &none),
         )
     }
 
-    /// Refuses a call whose gradients cannot be measured.
-    pub(crate) fn check_clipping(
+    /// Refuses a call whose gradients cannot be measured, or whose keys cannot be kept in a transaction.
+    pub(crate) fn check_merge(
         &self,
         call: DataCall,
         plan: &Plan,
         handling: &Handling,
     ) -> Result<()> {
+        #[cfg(feature = "cuda")]
+        if let (Some(_), [_, ..], [group, ..]) =
+            (&handling.transaction, &plan.queues[..], &plan.groups[..])
+        {
+            let key = self.applier.names.label(group.slot.key);
+            return Err(no_transaction_on_a_gpu(call.name(), &key));
+        }
         let Some(group) = handling.first_clipped(&plan.groups) else { return Ok(()) };
         let (name, key) = (call.name(), self.applier.names.label(group.slot.key));
         if call == DataCall::PushRows {
@@ -112,6 +151,7 @@ impl Local {
         let optimizer = Optimizer::new(name, params).map_err(|error| error.at(call))?;
         let merger = Merger::Optimizer(Arc::new(optimizer));
         self.change_handling(
+            call,
             |handling| handling.merger = merger,
             |handling| self.check_keys(call, handling, &self.keys.table.slots()),
         )
@@ -122,6 +162,7 @@ impl Local {
         let call = "set_optimizer_for";
         let merger = rule_of_keys(name, params).map_err(|error| error.at(call))?;
         self.change_handling(
+            call,
             |handling| handling.rules = handling.rules.with(keys, merger.as_ref()),
             |handling| {
                 let slots: Vec<_> =
@@ -189,6 +230,14 @@ impl Local {
                 codec.name()
             ));
         }
+        if let (Some(codec), Some(_)) = (&handling.codec, &handling.transaction) {
+            return Err(fail!(
+                Unsupported,
+                "{call}: the codec {} is set, whose residuals a transaction cannot take back; end it first \
+                 (set_compression with none)",
+                codec.name()
+            ));
+        }
         if let (Some(codec), Some(_)) = (&handling.codec, handling.clipping) {
             return Err(fail!(
                 Unsupported,
@@ -214,5 +263,15 @@ pub(crate) fn no_clipping_on_a_gpu(call: &str, key: &str) -> Error {
         Unsupported,
         "{call}: {key}: gradients on GPUs are not clipped yet; clip them before the call and end clipping \
          (set_clipping with 0), or use tensors and keys in host memory"
+    )
+}
+
+/// The refusal of a push in a transaction to GPU memory, or from it.
+#[cfg(feature = "cuda")]
+pub(crate) fn no_transaction_on_a_gpu(call: &str, key: &str) -> Error {
+    fail!(
+        Unsupported,
+        "{call}: {key}: a transaction keeps keys in host memory alone; push tensors in host memory to such keys, or \
+         push without a transaction"
     )
 }

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::fmt::Write;
 use std::sync::Arc;
 
+use super::transaction::share::TransactionShare;
 use super::updater::Updater;
 use crate::codec::Codec;
 use crate::error::{Result as CallResult, fail};
@@ -20,6 +21,8 @@ pub(crate) struct Handling {
     pub(crate) merger: Merger,
     pub(crate) rules: KeyRules,
     pub(crate) clipping: Option<Clipping>,
+    /// The transaction of a local store's pushes.
+    pub(crate) transaction: Option<TransactionShare>,
     /// Number of the setting: in a local store of the changes before it, in a job the version of the servers.
     pub(crate) version: u64,
     /// Weight of the pushes of a call, by which their sums are divided. None in the setting of a store.
@@ -32,6 +35,7 @@ impl Handling {
         merger: Merger::Assign,
         rules: KeyRules(None),
         clipping: None,
+        transaction: None,
         version: 0,
         divisor: None,
     };
@@ -76,6 +80,7 @@ impl Handling {
     pub(crate) fn short(&self) -> Option<ShortMerge> {
         match &self.merger {
             _ if self.codec.is_some() || !self.rules.is_empty() => None,
+            _ if self.transaction.is_some() => None,
             Merger::Assign => Some(ShortMerge::Assign),
             _ if self.clipping.is_some() => None,
             Merger::Optimizer(rule) if rule.is_elementwise() => {

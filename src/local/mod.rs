@@ -23,6 +23,7 @@ pub(crate) mod plan;
 pub(crate) mod sort;
 pub(crate) mod table;
 pub(crate) mod ticket;
+pub(crate) mod transaction;
 pub(crate) mod updater;
 #[cfg(feature = "cuda")]
 mod watch;
@@ -130,8 +131,8 @@ impl Local {
         let known = Arc::clone(&names);
         let key_name = Box::new(move |key: u64| known.label(key.into()));
         let (isa, threads, order) = (settings.isa, settings.threads, settings.sum_order);
-        let (touched, digester, divisor) = (0, None, None);
-        let team = Team { isa, threads, order, touched, digester, divisor };
+        let (touched, digester, divisor, keeper) = (0, None, None, None);
+        let team = Team { isa, threads, order, touched, digester, divisor, keeper };
         let undo = settings.updater_undo;
         let keys = LocalKeys { table: KeyTable::new(), names: Arc::clone(&names), team };
         #[cfg(feature = "cuda")]
@@ -309,7 +310,7 @@ impl Local {
         let leave = OnDrop(Some(|| self.schedule(self.tickets.leave(turn))));
         let limits = CallLimits { patience, cancel: None };
         let result = self
-            .check_clipping(call, plan, &handling)
+            .check_merge(call, plan, &handling)
             .and_then(|()| self.applier.apply(call, plan, &handling, limits));
         drop(leave);
         result
@@ -356,7 +357,7 @@ impl Local {
             *queue = queue.for_ticket(priority)?;
         }
         let handling = self.handling_of(&plan);
-        self.check_clipping(call, &plan, &handling)?;
+        self.check_merge(call, &plan, &handling)?;
         let op = LocalOperation { call, plan, handling, span: Carried::current() };
         let (ticket, ready) = self.tickets.submit(priority, op)?;
         if ready && let Err(error) = pool().spawn(self.settings.threads, self.as_task()) {

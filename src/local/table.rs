@@ -12,6 +12,7 @@ use smallvec::SmallVec;
 
 use super::lock::{KeyLock, WriteGuard};
 use super::merger::ShortMerge;
+use super::transaction::kept::KeptValue;
 use crate::codec::Residuals;
 #[cfg(feature = "cuda")]
 use crate::device::KeyMemory;
@@ -83,7 +84,9 @@ pub(crate) struct Value {
     #[cfg(feature = "cuda")]
     pub(crate) device: Option<Box<KeyMemory>>,
     /// The last weight of a push, and the push by its number: pushes without a weight write nothing here.
-    weighed: Option<Box<(u64, f64)>>,
+    pub(super) weighed: Option<Box<(u64, f64)>>,
+    /// What a transaction keeps of it, or memory for that.
+    pub(super) kept: Option<Box<KeptValue>>,
 }
 
 impl Value {
@@ -97,6 +100,7 @@ impl Value {
             #[cfg(feature = "cuda")]
             device: None,
             weighed: None,
+            kept: None,
         }
     }
 

@@ -218,6 +218,11 @@ impl Optimizer {
         self.wanted.scope == RuleScope::Element
     }
 
+    /// Whether a key has a state of this optimizer.
+    pub(crate) fn has_state(&self, state: Option<&OptimizerState>) -> bool {
+        state.is_some_and(|state| state.belongs_to(self.serial))
+    }
+
     /// Ensures that a key has a state of this optimizer; returns it, and whether it replaces that of
     /// another one.
     #[inline]

@@ -126,6 +126,41 @@ impl OptimizerState {
         buffers.map_or((&[], None), |it| (&it.states, it.master.as_ref()))
     }
 
+    /// Whether another one has as many arrays, of these sizes.
+    pub(crate) fn is_like(&self, other: &Self) -> bool {
+        let ((mine, master), (theirs, other_master)) = (self.arrays(), other.arrays());
+        let lens = |states: &[Buffer]| states.iter().map(Buffer::len).collect::<SmallVec<[_; 3]>>();
+        lens(mine) == lens(theirs) && master.map(Buffer::len) == other_master.map(Buffer::len)
+    }
+
+    /// Memory for a copy of it: arrays of these sizes, whose content is undefined.
+    pub(crate) fn twin(&self) -> Result<Self> {
+        let twin = |buffer: &Buffer| {
+            let mut twin = Buffer::new(buffer.len())?;
+            twin.place(buffer.as_ptr(), PageOffset::ThirdState);
+            Ok(twin)
+        };
+        let (states, master) = self.arrays();
+        let buffers = StateBuffers {
+            states: states.iter().map(twin).collect::<Result<_>>()?,
+            master: master.map(twin).transpose()?,
+            sums: None,
+        };
+        let buffers = self.buffers.is_some().then(|| Box::new(buffers));
+        Ok(Self { buffers, ..Self::new(self.optimizer) })
+    }
+
+    /// Calls `visit` with each array and its counterpart in a twin.
+    pub(crate) fn each_array(&self, twin: &Self, mut visit: impl FnMut(&Buffer, &Buffer)) {
+        let ((mine, master), (theirs, other_master)) = (self.arrays(), twin.arrays());
+        mine.iter().zip(theirs).chain(master.zip(other_master)).for_each(|(a, b)| visit(a, b));
+    }
+
+    /// Takes the numbers beside the arrays.
+    pub(crate) fn take_numbers(&mut self, other: &Self) {
+        (self.optimizer, self.count, self.carried) = (other.optimizer, other.count, other.carried);
+    }
+
     /// Drops the arrays, which are elsewhere from now on.
     #[cfg(feature = "cuda")]
     pub(crate) fn drop_arrays(&mut self) {

@@ -141,8 +141,8 @@ fn as_push<T>(
     let patience = crate::deadline::LazyDeadline::new(None);
     let limits = CallLimits { patience: &patience, cancel: None };
     let SliceContext { slot, digester, .. } = of;
-    let (outs, touched) = (&[][..], 0);
-    merge(&KeyPush { call: "push", slot, values, outs, limits, touched, digester, divisor, scale })
+    let (call, outs, touched, keeping) = ("push", &[][..], 0, None);
+    merge(&KeyPush { call, slot, values, outs, limits, touched, digester, divisor, scale, keeping })
 }
 
 /// Copies the requested rows of a value, contiguously.

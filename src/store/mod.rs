@@ -14,6 +14,7 @@ mod lending;
 #[cfg(feature = "dist")]
 mod open;
 mod settings;
+mod transactions;
 
 use std::fmt;
 use std::sync::Arc;
@@ -26,6 +27,7 @@ pub use crate::local::collective::Reduction;
 pub use crate::local::kind::StoreKind;
 use crate::local::merger::Merger;
 pub(crate) use crate::local::plan::{Pairs, RowPairs, Tensors};
+use crate::local::transaction::Commit;
 pub(crate) use crate::local::updater::Updater;
 pub use crate::local::updater::UpdaterError;
 use crate::local::{Local, poisoned};

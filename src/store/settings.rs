@@ -41,8 +41,9 @@ impl Store {
             {
                 return Ok(());
             }
-            local.set_merger(updater.map_or(Merger::Assign, |it| Merger::Updater(Arc::new(it))));
-            Ok(())
+            let call = if updater.is_some() { "set_updater" } else { "clear_updater" };
+            let merger = updater.map_or(Merger::Assign, |it| Merger::Updater(Arc::new(it)));
+            local.set_merger(call, merger)
         })
     }
 

@@ -105,7 +105,6 @@ impl Buffer {
     }
 
     /// How many bytes there are.
-    #[cfg(feature = "dist")]
     pub(crate) fn len(&self) -> usize {
         self.bytes
     }

@@ -417,7 +417,7 @@ impl WorkerStore {
         let before = self.keep_whole_for(&after);
         let (set, told) = self.propose(fields, collective);
         let set = match set {
-            Ok(()) => self.local.change_handling(|handling| *handling = after, |_| Ok(())),
+            Ok(()) => self.local.adopt(after),
             Err(error) => {
                 *self.whole.lock() = before;
                 Err(error.at(call))
@@ -430,7 +430,7 @@ impl WorkerStore {
         {
             // All workers measure, or none does.
             let after = other.apply(&self.local.handling.read().clone())?;
-            self.local.change_handling(|handling| *handling = after, |_| Ok(()))?;
+            self.local.adopt(after)?;
         }
         if (set.is_ok() || !told.is_empty()) && in_force?.measures_whole_keys() {
             let made = self.make_whole(collective).map_err(|error| error.at(call));

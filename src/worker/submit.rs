@@ -74,7 +74,7 @@ impl WorkerStore {
 
     /// Refuses a call whose gradients cannot be measured.
     fn check_clipping(&self, call: DataCall, plan: &Plan) -> Result<()> {
-        self.local.check_clipping(call, plan, &self.local.handling.read())
+        self.local.check_merge(call, plan, &self.local.handling.read())
     }
 
     /// Refuses a push with a ticket whose gradients are to be measured: it would wait for other workers.

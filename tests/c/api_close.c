@@ -30,6 +30,9 @@ static void check_refuses_work(kv_store *store) {
     CHECK_STATUS(kv_clear_weight(store), KV_ERR_CLOSED);
     CHECK_STATUS(kv_set_clipping(store, 1, 0), KV_ERR_CLOSED);
     CHECK_STATUS(kv_last_norm(store, &(double){0}, &(uint64_t){0}), KV_ERR_CLOSED);
+    CHECK_STATUS(kv_begin(store), KV_ERR_CLOSED);
+    CHECK_STATUS(kv_commit(store, &(int32_t){0}), KV_ERR_CLOSED);
+    CHECK_STATUS(kv_rollback(store), KV_ERR_CLOSED);
     CHECK_STATUS(kv_set_optimizer_for(store, &key, 1, "sgd", NULL), KV_ERR_CLOSED);
     CHECK_STATUS(kv_save(store, "file"), KV_ERR_CLOSED);
     CHECK_STATUS(kv_load(store, "file"), KV_ERR_CLOSED);

@@ -51,6 +51,9 @@ static void without_a_store(void) {
     CHECK_REFUSED(kv_clear_weight(NULL));
     CHECK_REFUSED(kv_set_clipping(NULL, 1, 0));
     CHECK_REFUSED(kv_last_norm(NULL, NULL, NULL));
+    CHECK_REFUSED(kv_begin(NULL));
+    CHECK_REFUSED(kv_commit(NULL, NULL));
+    CHECK_REFUSED(kv_rollback(NULL));
     CHECK_REFUSED(kv_set_optimizer_for(NULL, NULL, 0, "sgd", NULL));
     CHECK_REFUSED(kv_init(NULL, &key, &tensor, 1));
     CHECK_REFUSED(kv_init(NULL, NULL, NULL, 0));

@@ -46,6 +46,9 @@ static void check_calls_that_do_not(inside *own, kv_key key) {
     CHECK_STATUS(kv_clear_weight(store), KV_ERR_REENTRANT);
     CHECK_STATUS(kv_set_clipping(store, 1, 0), KV_ERR_REENTRANT);
     CHECK_STATUS(kv_last_norm(store, &(double){0}, &(uint64_t){0}), KV_ERR_REENTRANT);
+    CHECK_STATUS(kv_begin(store), KV_ERR_REENTRANT);
+    CHECK_STATUS(kv_commit(store, &(int32_t){0}), KV_ERR_REENTRANT);
+    CHECK_STATUS(kv_rollback(store), KV_ERR_REENTRANT);
     CHECK_STATUS(kv_set_optimizer_for(store, &key, 1, "sgd", NULL), KV_ERR_REENTRANT);
     CHECK_STATUS(kv_key_device(store, key, &(kv_device){KV_CPU, 0}), KV_ERR_REENTRANT);
     CHECK_STATUS(kv_init(store, &other, &tensor, 1), KV_ERR_REENTRANT);

@@ -67,6 +67,9 @@ static inline void check_poisoned(kv_store *store, kv_ticket ticket) {
     CHECK_STATUS(kv_clear_weight(store), KV_ERR_POISONED);
     CHECK_STATUS(kv_set_clipping(store, 1, 0), KV_ERR_POISONED);
     CHECK_STATUS(kv_last_norm(store, &(double){0}, &(uint64_t){0}), KV_ERR_POISONED);
+    CHECK_STATUS(kv_begin(store), KV_ERR_POISONED);
+    CHECK_STATUS(kv_commit(store, &(int32_t){0}), KV_ERR_POISONED);
+    CHECK_STATUS(kv_rollback(store), KV_ERR_POISONED);
     CHECK_STATUS(kv_set_optimizer_for(store, &key, 1, "sgd", NULL), KV_ERR_POISONED);
     CHECK_STATUS(kv_wait(store, ticket, -1), KV_ERR_POISONED);
     CHECK_STATUS(kv_wait_all(store, -1), KV_ERR_POISONED);

@@ -126,6 +126,19 @@ fn what_is_not_served_yet_names_the_way_around() {
         &["key 2", "compression", "tensor.cpu()"],
     );
     store.set_compression("none").unwrap();
+    // Key 1 is in GPU memory. A transaction has the other one alone, from host memory.
+    store.begin().unwrap();
+    for pushed in [(1, &value), (2, &value), (1, &host)] {
+        let key = format!("key {}", pushed.0);
+        assert_fails(store.push(&[pushed]), UNSUPPORTED, &[&key, "transaction", "host memory"]);
+    }
+    let here = array(Place::Host, 6);
+    store.push(&[(2, &Array::plain(Place::Host, DType::F32, &[6]).with(&[0; 6]))]).unwrap();
+    store.pull(&[(2, &here)]).unwrap();
+    assert_eq!(here.get(), [0; 6]);
+    store.rollback().unwrap();
+    store.pull(&[(2, &here)]).unwrap();
+    assert_eq!(here.get(), host.get());
     // A key that is replaced has no gradient.
     store.set_clipping(1.0).unwrap();
     store.push(&[(1, &value)]).unwrap();

@@ -139,6 +139,8 @@ declare! {
     ) -> i32;
     fn kv_set_compression(store: Handle, name: *const c_char, params: *const c_char) -> i32;
     fn kv_set_clipping(store: Handle, max_norm: f64, flags: u32) -> i32;
+    fn kv_begin(store: Handle) -> i32;
+    fn kv_rollback(store: Handle) -> i32;
     fn kv_save(store: Handle, path: *const c_char) -> i32;
     fn kv_load(store: Handle, path: *const c_char) -> i32;
     fn kv_stats(store: Handle, text: *mut u8, room: usize, length: *mut usize) -> i32;
@@ -370,6 +372,14 @@ impl Store {
 
     pub fn set_clipping(&self, max_norm: f64) -> Outcome {
         check(kv_set_clipping(self.0, max_norm, 0))
+    }
+
+    pub fn begin(&self) -> Outcome {
+        check(kv_begin(self.0))
+    }
+
+    pub fn rollback(&self) -> Outcome {
+        check(kv_rollback(self.0))
     }
 
     pub fn stats(&self) -> Outcome<String> {

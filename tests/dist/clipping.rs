@@ -636,3 +636,14 @@ fn a_file_with_a_codec_is_refused_while_a_job_clips() {
         assert!((out[0] - 0.5).abs() < 1e-6, "{out:?}");
     });
 }
+
+#[test]
+fn transactions_in_jobs_are_refused() {
+    Job::new(2, 1).run(|store, _| {
+        let refused = [store.begin(), store.commit().map(|_| ()), store.rollback()]
+            .map(|it| failure(it, Unsupported));
+        for (text, call) in refused.iter().zip(["begin", "commit", "rollback"]) {
+            assert!(text.starts_with(call) && text.contains("use a local store"), "{text}");
+        }
+    });
+}

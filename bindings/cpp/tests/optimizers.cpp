@@ -197,6 +197,30 @@ void gradients_are_clipped_by_the_norm_of_all_keys() {
     CHECK_THROWS(store.set_clipping(-1), KV_ERR_INVALID_ARGUMENT, "max_norm");
 }
 
+void pushes_are_taken_back() {
+    const Doubles three(3, 3.0), four(3, 4.0), bad(3, std::nan(""));
+    kv::Store store("local");
+    store.init({0, 1}, {kv::view(three), kv::view(four)});
+    store.set_optimizer("test");
+    CHECK_THROWS(store.rollback(), KV_ERR_INVALID_ARGUMENT, "no transaction has begun");
+    store.begin();
+    CHECK_THROWS(store.begin(), KV_ERR_INVALID_ARGUMENT, "a transaction has begun");
+    store.push(0, kv::view(four));
+    CHECK(pulled(store, 0) == 7);
+    store.rollback();
+    CHECK(pulled(store, 0) == 3);
+    store.set_clipping(8);
+    for (const auto& [gradient, outcome] : {std::pair{&three, kv::Commit::kept},
+                                            std::pair{&four, kv::Commit::exceeded},
+                                            std::pair{&bad, kv::Commit::skipped}}) {
+        store.begin();
+        store.push(1, kv::view(three));
+        store.push(0, kv::view(*gradient));
+        CHECK(store.commit() == outcome);
+        CHECK(pulled(store, 0) == 6 && pulled(store, 1) == 7);
+    }
+}
+
 void integers_are_refused() {
     const std::vector<std::int32_t> integers(3, 1);
     kv::Store store("local");
@@ -234,6 +258,7 @@ int main() {
         single_keys_have_factors();
         what_is_wrong_is_refused_and_changes_nothing();
         gradients_are_clipped_by_the_norm_of_all_keys();
+        pushes_are_taken_back();
         integers_are_refused();
         an_optimizer_takes_the_place_of_an_updater();
     });

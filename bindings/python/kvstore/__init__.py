@@ -74,7 +74,7 @@ from ._errors import (
 )
 from ._foreign import warn_of_foreign as _warn_of_foreign
 from ._lent import DeviceArray
-from ._store import KeyDigest, KeyInfo, KeyRound, KVStore, LastNorm, capable, create
+from ._store import Commit, KeyDigest, KeyInfo, KeyRound, KVStore, LastNorm, capable, create
 from ._streams import set_stream, stream
 from ._ticket import Ticket
 
@@ -86,6 +86,7 @@ __all__ = [
     "CallbackError",
     "CancelledError",
     "ClosedError",
+    "Commit",
     "CorruptError",
     "DeviceArray",
     "DeviceError",

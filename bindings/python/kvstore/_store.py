@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import enum
 from collections.abc import Iterable, Mapping
 from ctypes import byref, c_char_p, c_double, c_int32, c_int64, c_size_t, c_uint32, c_uint64
 from typing import (
@@ -66,6 +67,17 @@ class KeyRound(NamedTuple):
     round: int
     contributors: int
     total_weight: float
+
+
+class Commit(enum.IntEnum):
+    """How commit() has ended a transaction."""
+
+    KEPT = 0
+    """Its pushes are kept."""
+    EXCEEDED = 1
+    """The norm of its gradients is above that of set_clipping(), and its pushes are taken back."""
+    SKIPPED = 2
+    """The norm of its gradients is not finite, and its pushes are taken back."""
 
 
 class LastNorm(NamedTuple):
@@ -533,6 +545,40 @@ class KVStore(Collectives, Unique):
         check(library.kv_last_norm(self._open().pointer, byref(norm), byref(skips)))
         return LastNorm(norm.value, skips.value)
 
+    def begin(self) -> None:
+        """Begins a transaction: rollback() takes back what pushes change, until commit() keeps it.
+
+        It has the pushes of all threads, with tickets or without; other calls see what they change
+        at once. The first push of a key in it copies the value and the state of its rule.
+
+        While set_clipping() is on, pushes in a transaction are not scaled: it has one norm, of the
+        gradients of all its pushes, and commit() looks at it. So gradients may be pushed as they
+        come.
+
+        In a transaction the calls that change how pushes merge are refused, and load(); not
+        set_hyperparameter(). A job has none, nor has a store with a codec.
+
+        >>> kv.begin()
+        >>> kv.push("w", gradient)
+        >>> kv.rollback()
+        """
+        check(library.kv_begin(self._open().pointer))
+
+    def commit(self) -> Commit:
+        """Ends the transaction, and keeps its pushes if Commit.KEPT is returned.
+
+        They are taken back with Commit.EXCEEDED, if their norm is above that of set_clipping():
+        push the gradients again, by one call, which scales them; and with Commit.SKIPPED, if their
+        norm is not finite.
+        """
+        outcome = c_int32()
+        check(library.kv_commit(self._open().pointer, byref(outcome)))
+        return Commit(outcome.value)
+
+    def rollback(self) -> None:
+        """Ends the transaction: values and states of rules are what they were before it."""
+        check(library.kv_rollback(self._open().pointer))
+
     def set_compression(self, name: str, /, **params: Param) -> None:
         """Sends each value of every push through a codec, from the next push on.
 
@@ -814,7 +860,8 @@ def capable(feature: str) -> bool:
     """Whether the build of the library has a feature.
 
     Names are "optimizer", "updater", "compression", "rows", "tickets", "checkpoint", "digests",
-    "sum_order", "weights", "clipping", "dist", "tls", "shm", "ucx", "cuda". False for others.
+    "sum_order", "weights", "clipping", "transactions", "dist", "tls", "shm", "ucx", "cuda". False
+    for others.
     """
     return bool(library.kv_capable(feature.encode()))
 

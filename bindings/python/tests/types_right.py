@@ -202,6 +202,11 @@ def job(kv: kvstore.KVStore) -> None:
     norm: float = last_norm.norm
     skips: int = last_norm.skips
     assert norm != norm and skips == 0
+    kv.begin()
+    outcome: kvstore.Commit = kv.commit()
+    assert outcome == kvstore.Commit.KEPT
+    kv.begin()
+    kv.rollback()
     kv.done()
     kv.resume()
     kv.resume(timeout=1.5)

@@ -4,7 +4,6 @@
 use super::{Applier, HostWork};
 use crate::error::{Result, fail};
 use crate::key::Key;
-use crate::local::call::DataCall;
 use crate::local::merger::{Clipping, NonFinite};
 use crate::local::plan::KeyGroup;
 use crate::log::{Level, log};
@@ -60,7 +59,7 @@ impl Applier {
             }
             Ok(norm)
         })?;
-        let factor = self.factor(call, &norm, clipping)?;
+        let factor = self.factor(call.name(), &norm, clipping)?;
         if factor.is_none() {
             skip(groups);
         }
@@ -70,7 +69,7 @@ impl Applier {
     /// What the gradients of a call are multiplied by; None for a call that is skipped.
     pub(crate) fn factor(
         &self,
-        call: DataCall,
+        call: &str,
         norm: &GlobalNorm,
         clipping: Clipping,
     ) -> Result<Option<f64>> {
@@ -85,7 +84,7 @@ impl Applier {
         };
         let is_skipped = clipping.non_finite == NonFinite::Skip;
         self.counters.note_norm(norm, is_skipped);
-        let (call, key) = (call.name(), self.names.label(key));
+        let key = self.names.label(key);
         if !is_skipped {
             return Err(fail!(
                 InvalidArgument,

@@ -3,6 +3,7 @@
 mod clipping;
 #[cfg(feature = "cuda")]
 pub(crate) mod device;
+mod keeping;
 pub(crate) mod rows;
 
 use std::sync::atomic::Ordering;
@@ -17,6 +18,7 @@ use super::merger::{Handling, Merger};
 use super::plan::DeviceAccess;
 use super::plan::{KeyGroup, Plan, PlannedOut, RowLists};
 use super::table::{Slot, Value};
+use super::transaction::kept::StateChange;
 use super::updater::Updater;
 use crate::deadline::LazyDeadline;
 #[cfg(feature = "cuda")]
@@ -30,8 +32,10 @@ use crate::optim::{Optimizer, OptimizerState, StateArrays, Stored};
 use crate::sys::sync::{AtomicBool, Mutex};
 use crate::sys::{DefaultFloats, with_default_floats};
 use crate::tensor::{Array, Buffer, Lent, Tensor, TensorMut};
+pub(crate) use clipping::GlobalNorm;
 #[cfg(feature = "dist")]
-pub(crate) use clipping::{GlobalNorm, skip};
+pub(crate) use clipping::skip;
+pub(crate) use keeping::Keeping;
 
 /// Interval at which a wait for a key's lock checks whether its operation was cancelled.
 const CANCEL_POLL: Duration = Duration::from_millis(5);
@@ -87,6 +91,7 @@ pub(crate) struct KeyPush<'a> {
     pub(crate) divisor: Option<f64>,
     /// What the gradient is multiplied by, to clip it.
     pub(crate) scale: f64,
+    pub(crate) keeping: Option<Keeping<'a>>,
 }
 
 impl KeyPush<'_> {
@@ -143,6 +148,7 @@ impl<'a> HostWork<'a> {
             digester: None,
             divisor: handling.divisor,
             scale,
+            keeping: Keeping::of(handling, &group.slot),
         }
     }
 }
@@ -199,7 +205,8 @@ impl Applier {
         let Plan { groups, values, outs, rows, .. } = plan;
         let scale = 1.0;
         let mut work = HostWork { call, handling, limits, values, outs, touched, scale };
-        if let Some(clipping) = handling.clipping {
+        // In a transaction its end does that.
+        if let (Some(clipping), None) = (handling.clipping, &handling.transaction) {
             work.scale = self.clip(&work, groups, clipping)?;
         }
         // Each key's share is dropped while its cache lines are at hand.
@@ -308,6 +315,7 @@ impl Applier {
         let &KeyPush { slot, values, outs, limits, .. } = push;
         let updater = match merger {
             Merger::Assign => {
+                self.keep(push, value, StateChange::None)?;
                 let before = value.buffer.position();
                 Team::place(slot, values, &mut value.buffer, outs);
                 let team = self.team_of(push);
@@ -323,6 +331,7 @@ impl Applier {
             }
             Merger::Updater(updater) => updater,
         };
+        with_default_floats(|| self.keep(push, value, StateChange::None))?;
         let divisor = push.clipping_divisor();
         match values {
             [only] if only.is_plain(slot.dtype) && divisor.is_none() => {
@@ -346,6 +355,20 @@ impl Applier {
 
     /// Merges the values by a rule of ours, and fills the outs in its last pass.
     fn optimize(
+        &self,
+        push: &KeyPush<'_>,
+        optimizer: &Optimizer,
+        value: &mut Value,
+        compression: Option<&mut Compression<'_>>,
+    ) -> Result<bool> {
+        match push.keeping {
+            Some(keeping) => self.optimize_kept(push, optimizer, value, keeping),
+            None => self.optimize_now(push, optimizer, value, compression),
+        }
+    }
+
+    /// Merges the values by a rule of ours, whatever transaction the push is in.
+    fn optimize_now(
         &self,
         push: &KeyPush<'_>,
         optimizer: &Optimizer,
@@ -507,7 +530,7 @@ impl Applier {
         }
         let key = self.names.label(slot.key);
         let rest = match call {
-            "remove" | "save" | "load" => "nothing has changed",
+            "remove" | "save" | "load" | "commit" | "rollback" => "nothing has changed",
             _ => "keys before it are done, it and those after it are not",
         };
         Err(fail!(

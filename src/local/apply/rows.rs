@@ -16,6 +16,7 @@ use crate::local::merger::{Handling, Merger};
 use crate::local::plan::RowsOf;
 use crate::local::plan::{RowLists, refuse_rows};
 use crate::local::table::{Slot, Value};
+use crate::local::transaction::kept::StateChange;
 use crate::optim::Optimizer;
 use crate::sys::DefaultFloats;
 #[cfg(feature = "dist")]
@@ -76,6 +77,7 @@ impl Applier {
                 let by_updater = matches!(merger, Merger::Updater(_));
                 tally.updater_calls += u64::from(by_updater);
                 let _floats = (handling.has_updater() && !by_updater).then(DefaultFloats::enter);
+                self.keep_for_rows(push, &mut value, merger)?;
                 let finished = self.merge_rows(push, &sums, &mut value, merger)?;
                 value.merges += 1;
                 value.note_weight(handling.divisor);
@@ -124,6 +126,19 @@ impl Applier {
         });
         self.row_sums.lock().push(sums);
         result
+    }
+
+    /// Keeps what a key is before rows of it change in a transaction.
+    fn keep_for_rows(&self, push: &KeyPush<'_>, value: &mut Value, merger: &Merger) -> Result<()> {
+        let (Some(_), Some(optimizer)) = (push.keeping, merger.optimizer()) else {
+            return with_default_floats(|| self.keep(push, value, StateChange::None));
+        };
+        let change = Self::change_of(optimizer, value);
+        let scattered = optimizer.is_lazy(push.slot.key);
+        let prepared =
+            self.prepare(push.slot, optimizer, &value.buffer, &mut value.state, scattered);
+        prepared.map_err(|error| self.at(push, &error))?;
+        with_default_floats(|| self.keep(push, value, change))
     }
 
     fn merge_rows(

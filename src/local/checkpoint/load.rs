@@ -94,6 +94,7 @@ impl Local {
         let known_names = &self.keys.names;
         let intern = || names.iter().try_for_each(|name| known_names.intern(name).map(drop));
         self.change_handling_if(
+            "load",
             |handling| {
                 if let Some(optimizer) = optimizer {
                     handling.merger = Merger::Optimizer(Arc::clone(optimizer));

@@ -4,9 +4,10 @@
 
 pub(crate) mod compression;
 pub(crate) mod digests;
+pub(crate) mod keeper;
 pub(crate) mod passes;
 pub(crate) mod rows;
-mod squares;
+pub(crate) mod squares;
 pub(crate) mod step;
 
 use std::ops::Range;
@@ -26,6 +27,7 @@ use crate::tensor::{Array, Buffer, LINE, Lent, PageOffset};
 pub(crate) use compression::Compression;
 use digests::DIGEST_BYTES;
 pub(crate) use digests::{StepDigester, StepDigests};
+use keeper::Keeper;
 use passes::KeyPasses;
 pub(crate) use rows::RowSums;
 use step::{MergeScratch, MergeStep};
@@ -55,6 +57,8 @@ pub(crate) struct Team<'a> {
     pub(crate) digester: Option<&'a StepDigester>,
     /// What the sums of the current call are divided by.
     pub(crate) divisor: Option<f64>,
+    /// Keeps what the current push changes.
+    pub(crate) keeper: Option<&'a Keeper<'a>>,
 }
 
 /// The arrays that a step passes over beside the values and the outs.
@@ -253,8 +257,8 @@ impl<'t> Team<'t> {
         let scratch = if straight { Vec::new() } else { MergeScratch::take(threads, odd)? };
         let (Self { isa, order, divisor, .. }, merge) = (self, Merge::Assign);
         let step = MergeStep { isa, slot, values, order, divisor, merge, targets, traffic };
-        let (digester, scratch) = (self.digester, Mutex::new(scratch));
-        Ok(MergeRun { step, threads, straight, digester, scratch, _help: help })
+        let (digester, keeper, scratch) = (self.digester, self.keeper, Mutex::new(scratch));
+        Ok(MergeRun { step, threads, straight, digester, keeper, scratch, _help: help })
     }
 }
 
@@ -265,6 +269,7 @@ struct MergeRun<'a> {
     /// Whether every tensor is a plain array of the slot's dtype.
     straight: bool,
     digester: Option<&'a StepDigester>,
+    keeper: Option<&'a Keeper<'a>>,
     /// One for each thread, unless the step is straight.
     scratch: Mutex<Vec<MergeScratch>>,
     _help: Help,
@@ -283,6 +288,9 @@ impl MergeRun<'_> {
     /// finished.
     fn whole(&self, merge: Merge<'_>, cancel: Option<&Cancel>) -> bool {
         let (slot, mut step) = (self.step.slot, MergeStep { merge, ..self.step });
+        if let Some(keeper) = self.keeper {
+            return self.whole_kept(&step, keeper);
+        }
         let digester = self.digester.filter(|_| step.targets.stored.is_some());
         let digesting = digester.map(|it| (it, it.plan(&step, self.straight)));
         let follows = digesting.is_some_and(|(_, plan)| plan.follows);

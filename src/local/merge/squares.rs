@@ -32,23 +32,41 @@ impl Team<'_> {
         let (targets, kept) =
             (Targets { stored: None, outs: &[] }, KeptArrays { count: 0, changed: 0 });
         let run = self.run(slot, values, targets, kept)?;
-        sums.resize_with(slot.count.div_ceil(SQUARES_BLOCK), AtomicU64::default);
-        let sums = &**sums;
+        let sums = block_sums(sums, slot.count);
         let finished = in_pieces(slot.count, PIECE, run.threads, cancel, &|piece| {
-            run.with_scratch(|scratch| {
-                for block in cut(&piece, SQUARES_BLOCK) {
-                    let sum = run.step.squares(&block, scratch);
-                    // Relaxed: the end of the split orders it.
-                    sums[block.start / SQUARES_BLOCK].store(sum.to_bits(), Ordering::Relaxed);
-                }
-            });
+            run.with_scratch(|scratch| run.step.square_blocks(&piece, scratch, sums));
         });
-        let sum = |sum: &AtomicU64| f64::from_bits(sum.load(Ordering::Relaxed));
-        Ok(finished.then(|| sums.iter().map(sum).fold(0.0, |all, sum| all + sum)))
+        Ok(finished.then(|| total(sums)))
     }
 }
 
+/// A place for the squares of each block of so many elements.
+pub(crate) fn block_sums(sums: &mut Vec<AtomicU64>, count: usize) -> &[AtomicU64] {
+    sums.resize_with(count.div_ceil(SQUARES_BLOCK), AtomicU64::default);
+    sums
+}
+
+/// The sum of all blocks, from the first to the last.
+pub(crate) fn total(sums: &[AtomicU64]) -> f64 {
+    // Relaxed: the end of the split orders it.
+    sums.iter().fold(0.0, |all, sum| all + f64::from_bits(sum.load(Ordering::Relaxed)))
+}
+
 impl MergeStep<'_> {
+    /// Notes the squares of the blocks of a piece, which begins with one, in their places.
+    pub(super) fn square_blocks(
+        &self,
+        piece: &Range<usize>,
+        scratch: Option<&MergeScratch>,
+        sums: &[AtomicU64],
+    ) {
+        for block in cut(piece, SQUARES_BLOCK) {
+            let sum = self.squares(&block, scratch);
+            // Relaxed: the end of the split orders it.
+            sums[block.start / SQUARES_BLOCK].store(sum.to_bits(), Ordering::Relaxed);
+        }
+    }
+
     /// The sum of the squares of a block.
     fn squares(&self, block: &Range<usize>, scratch: Option<&MergeScratch>) -> f64 {
         let inputs = self.inputs(block, scratch);

@@ -26,7 +26,7 @@ impl WorkerStore {
             // Empty if no worker was left to decide.
             if !fields.is_empty() {
                 let after = Change::decode(&fields)?.apply(&self.local.handling.read().clone())?;
-                self.local.change_handling(|handling| *handling = after, |_| Ok(()))?;
+                self.local.adopt(after)?;
             }
         }
         Ok(())

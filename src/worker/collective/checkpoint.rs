@@ -66,7 +66,7 @@ impl WorkerStore {
             let (before, after) = (before.clone(), after.clone());
             let rules = Change::Rules(SavedRules::of(&after));
             self.keep_whole_for(&after);
-            self.local.change_handling(|handling| *handling = after, |_| Ok(()))?;
+            self.local.adopt(after)?;
             let result = self
                 .announce(&Announcement::Rules {}, collective)
                 .and_then(|()| self.agree(rules.encode(), collective))
@@ -75,7 +75,7 @@ impl WorkerStore {
                 .and_then(|()| self.spread_all_unsent(collective))
                 .map_err(|error| error.at("load"));
             if result.is_err() {
-                self.local.change_handling(|handling| *handling = before, |_| Ok(()))?;
+                self.local.adopt(before)?;
             }
             self.say(result, collective)
         })
@@ -142,7 +142,7 @@ impl WorkerStore {
                     collective.step(|_, _| {
                         let after = rules.apply(&self.local.handling.read().clone())?;
                         self.keep_whole_for(&after);
-                        self.local.change_handling(|handling| *handling = after, |_| Ok(()))?;
+                        self.local.adopt(after)?;
                         self.unsent.lock().begin_anew();
                         Ok(())
                     })?;

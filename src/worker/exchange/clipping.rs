@@ -108,7 +108,7 @@ impl WorkerStore {
             }
             norm
         });
-        let factor = self.local.applier.factor(call, &norm, clipping)?;
+        let factor = self.local.applier.factor(call.name(), &norm, clipping)?;
         if factor.is_none() {
             skip(&mut plan.groups);
         }

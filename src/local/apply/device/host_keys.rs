@@ -95,6 +95,7 @@ impl Applier {
             digester: None,
             divisor: None,
             scale: 1.0,
+            keeping: None,
         };
         self.run_host_key(work, &push, &group.slot, tally)?;
         results.rest = "it is applied, keys after it are unchanged, and outs are undefined";

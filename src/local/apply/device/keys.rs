@@ -160,6 +160,7 @@ impl Applier {
                 digester: None,
                 divisor: None,
                 scale: 1.0,
+                keeping: None,
             };
             let mut add = || -> Result<()> {
                 self.add_key(work, &push, value, staging)?;

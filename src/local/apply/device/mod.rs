@@ -17,7 +17,7 @@ use crate::device::{CallQueue, Mark};
 use crate::error::{Error, Result, fail};
 use crate::local::call::DataCall;
 use crate::local::counters::CallTally;
-use crate::local::handling::no_clipping_on_a_gpu;
+use crate::local::handling::{no_clipping_on_a_gpu, no_transaction_on_a_gpu};
 use crate::local::merger::{Handling, Merger};
 use crate::local::plan::{KeyGroup, Plan, PlannedOut};
 use crate::local::table::Slot;
@@ -122,6 +122,11 @@ impl Applier {
     fn check_codec(&self, work: &DeviceCall<'_>, groups: &[KeyGroup]) -> Result<()> {
         let mut pushed = groups.iter().filter(|group| !group.values.is_empty());
         let Handling { codec, divisor, .. } = work.handling;
+        if let (Some(_), [group, ..]) = (&work.handling.transaction, groups)
+            && !group.values.is_empty()
+        {
+            return Err(no_transaction_on_a_gpu(work.name, &self.names.label(group.slot.key)));
+        }
         if let Some(group) = work.handling.first_clipped(groups) {
             return Err(no_clipping_on_a_gpu(work.name, &self.names.label(group.slot.key)));
         }

@@ -40,6 +40,7 @@ impl Applier {
                     digester: None,
                     divisor: None,
                     scale: 1.0,
+                    keeping: None,
                 };
                 tally.add(&CallTally::of(push.values.len(), 0, group.slot.bytes()));
                 tally.updater_calls += 1;
