@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
-from typing import Callable
+from typing import Any, Callable
 
 import torch
 
@@ -85,7 +85,7 @@ def turns_of(
     def loop() -> Loop:
         return Loop(_DTYPES[kind], width, depth, rows)
 
-    def host(of: Loop, **options: bool) -> kt.HostOptimizer:
+    def host(of: Loop, **options: Any) -> kt.HostOptimizer:
         return kt.HostOptimizer(
             "adamw", of.model, lr=_RATE, wd=_DECAY, threads=threads, **options
         )
@@ -98,6 +98,7 @@ def turns_of(
         return turn
 
     alone, stepped, plain, overlapped, delayed, fused = (loop() for _ in range(6))
+    clipped, tried = loop(), loop()
     stepped.run()
     late = host(delayed, late=True)
     turns: dict[str, Turn] = {
@@ -107,6 +108,11 @@ def turns_of(
         "loop": trained(plain, host(plain).step),
         "overlap": trained(overlapped, host(overlapped, overlap=True).step),
         "late": trained(delayed, late.step),
+        # With a norm that no gradient reaches: measured, and the step begins before it is known.
+        "loop, norm": trained(clipped, host(clipped, max_norm=1e30).step),
+        "overlap, norm": trained(
+            tried, host(tried, overlap=True, max_norm=1e30).step
+        ),
         "torch fused": trained(fused, FusedOnMasters(fused.model).step),
     }
     return turns, late.wait_for_weights
@@ -166,6 +172,7 @@ def main() -> None:
         forward, whole, step = times["forward"], times["pass"], times["step"]
         bounds = {
             "overlap": forward + max(whole - forward, step),
+            "overlap, norm": forward + max(whole - forward, step),
             "late": max(whole, step),
         }
         for name, each in times.items():

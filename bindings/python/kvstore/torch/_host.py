@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Callable, Optional
 
 import torch
@@ -26,9 +27,15 @@ class HostOptimizer(StoredOptimizer):
     without a gradient is not stepped. Nothing is compiled, and bits do not depend on `threads`, the
     number of threads that work on a step; None is all processors.
 
+    With `max_norm` gradients are scaled in each step by their global norm as by PyTorch's
+    clip_grad_norm_(), and a step whose norm is not finite changes nothing; last_norm() gives it.
+
     With `overlap` each parameter is stepped as soon as backward has its gradient, on threads of the
-    library, at the n-th pass if `backward_passes_per_step` is n, and step() waits for them. There
-    is no clipping then, which needs all gradients first.
+    library, at the n-th pass if `backward_passes_per_step` is n, and step() waits for them. With
+    `max_norm` as well, a step behind one that was not scaled begins before its norm is known
+    (speculation): if it is too large then, the step is taken back and made anew. A step behind one
+    that was scaled begins when all gradients are there. Bits are those without `overlap`; masters
+    and states take twice the memory.
 
     With `late` step() begins to step all parameters on threads of the library, and returns with the
     weights of the step before: each gradient is one of weights that lack the step before it. The
@@ -47,6 +54,7 @@ class HostOptimizer(StoredOptimizer):
         rule: str,
         model: Named,
         *,
+        max_norm: Optional[float] = None,
         overlap: bool = False,
         late: bool = False,
         backward_passes_per_step: int = 1,
@@ -64,13 +72,28 @@ class HostOptimizer(StoredOptimizer):
             group.options.setdefault("multi_precision", narrow)
         store = kvstore.create("local", **({} if threads is None else {"threads": threads}))
         super().__init__(store, groups, rule)
+        self._max_norm = max_norm
+        if max_norm is not None:
+            store.set_clipping(max_norm)
         self.steps_in_backward = overlap
         self._late = LateSteps(self._keys) if late else None
         self._steps: Optional[StepsInBackward] = None
         if overlap:
             self._steps = StepsInBackward(
-                self._keys, backward_passes_per_step, least_bytes=0, prepare=self._set_rates
+                self._keys, backward_passes_per_step, least_bytes=0, prepare=self._prepare
             )
+            # The first steps of a training are scaled, more often than not.
+            self._steps.is_held = max_norm is not None
+
+    def _prepare(self) -> None:
+        """Comes before the first step of a round."""
+        self._set_rates()
+        if self._speculates():
+            self._store.begin()
+
+    def _speculates(self) -> bool:
+        """Whether steps begin before the norm of their gradients is known."""
+        return self._max_norm is not None and not (self._steps is None or self._steps.is_held)
 
     @torch.no_grad()
     def step(self, closure: Optional[Callable[[], Any]] = None) -> Any:
@@ -78,7 +101,13 @@ class HostOptimizer(StoredOptimizer):
         loss = loss_of(closure)
         if self._steps is not None:
             self._steps.begin(lambda parameter: parameter.grad)
-            self._steps.finish()
+            if self._speculates():
+                self._settle(self._steps)
+            else:
+                self._steps.finish()
+            if self._max_norm is not None:
+                norm = self._store.last_norm().norm
+                self._steps.is_held = not norm <= self._max_norm
             return loss
         self._set_rates()
         parameters = enumerate(self._keys.parameters)
@@ -90,6 +119,33 @@ class HostOptimizer(StoredOptimizer):
         for place in gradients:
             self._keys.parameters[place].grad = None
         return loss
+
+    def _settle(self, steps: StepsInBackward) -> None:
+        """Ends steps that have begun before their norm was known."""
+        places: Sequence[int] = range(len(self._keys.names))
+        try:
+            places = steps.end()
+            outcome = self._store.commit()
+        except BaseException:
+            self._store.rollback()
+            self._keys.pull()
+            raise
+        if outcome == kvstore.Commit.KEPT:
+            for place in places:
+                self._keys.take_step(place)
+        elif outcome == kvstore.Commit.SKIPPED:
+            self._keys.pull(places)
+        else:
+            gradients = [self._keys.parameters[place].grad for place in places]
+            self._keys.step(places, [each for each in gradients if each is not None])
+
+    def last_norm(self) -> kvstore.LastNorm:
+        """The norm of the gradients of the last step, before clipping, and the skipped steps.
+
+        It is NaN without `max_norm`, and before the first step.
+        """
+        self.wait_for_weights()
+        return self._store.last_norm()
 
     def wait_for_weights(self) -> None:
         """Takes the weights of the last step, if that is late."""

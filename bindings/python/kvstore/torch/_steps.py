@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Callable, Optional
 
 import torch
@@ -17,9 +17,11 @@ class StepsInBackward:
     """Begins the step of a parameter as soon as backward has its gradient.
 
     That is the gradient behind the `passes`-th pass. Parameters of less than `least_bytes` are left
-    to begin(). `prepare` is called before the first step of a round. A round ends with begin(),
-    and its weights come later.
+    to begin(), and while `is_held` is set, all are, to be one step. `prepare` is called before the
+    first step of a round. A round ends with begin(), and its weights come later.
     """
+
+    is_held = False
 
     def __init__(
         self, keys: StoredParameters, passes: int, least_bytes: int, prepare: Callable[[], None]
@@ -49,13 +51,14 @@ class StepsInBackward:
                 f"`{self._keys.names[place]}`: a gradient of the weights before the last step, as "
                 "they were used outside of their module; call wait_for_weights() before the pass"
             )
-        if place in self._tickets or place in self._copied:
+        is_begun = place in self._tickets or place in self._copied
+        if is_begun or self._passed[place] == self._passes:
             raise RuntimeError(
                 f"`{self._keys.names[place]}`: a second gradient before step(); pass "
                 "backward_passes_per_step"
             )
         self._passed[place] += 1
-        if self._passed[place] == self._passes:
+        if self._passed[place] == self._passes and not self.is_held:
             self._prepare_first()
             gradient = parameter.grad
             assert gradient is not None
@@ -98,7 +101,15 @@ class StepsInBackward:
 
     def finish(self, places: Optional[Sequence[int]] = None) -> None:
         """Waits for weights of the last round that have not come: of some parameters, or all."""
-        for place in list(self._coming) if places is None else places:
+        for place in self._end(list(self._coming) if places is None else places):
+            self._keys.take_step(place)
+
+    def end(self) -> list[int]:
+        """Waits for the steps of the last round, whose places it gives; leaves their weights."""
+        return list(self._end(list(self._coming)))
+
+    def _end(self, places: Sequence[int]) -> Iterator[int]:
+        for place in places:
             ticket = self._coming.get(place)
             if ticket is None:
                 continue
@@ -111,7 +122,7 @@ class StepsInBackward:
                 self._coming = {}
                 raise
             del self._coming[place]
-            self._keys.take_step(place)
+            yield place
 
 
 class LateSteps:

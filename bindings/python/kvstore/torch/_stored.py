@@ -30,10 +30,13 @@ class StoredParameters:
         """The parameters as they are now, in host memory."""
         return self.copies.to_host(self._all, [each.detach() for each in self.parameters])
 
-    def pull(self) -> None:
-        """Takes the weights of the store."""
-        self.store.pull(self.names, out=self.copies.outs(self._all, self.parameters))
-        self.copies.to_device(self._all, self.parameters)
+    def pull(self, places: Optional[Sequence[int]] = None) -> None:
+        """Takes the weights of the store, of some parameters or of all."""
+        places = self._all if places is None else places
+        parameters = [self.parameters[place] for place in places]
+        names = [self.names[place] for place in places]
+        self.store.pull(names, out=self.copies.outs(places, parameters))
+        self.copies.to_device(places, parameters)
 
     def step(self, places: Sequence[int], gradients: list[torch.Tensor]) -> None:
         """Steps some parameters."""

@@ -132,11 +132,12 @@ def case_the_rule_runs_on_the_servers():
 
 def case_the_rule_runs_in_host_memory():
     for dtype in (torch.float32, torch.bfloat16):
-        for options in ({}, {"overlap": True}, {"late": True}):
+        clipped = {"max_norm": 0.75}
+        for options in ({}, {"overlap": True}, {"late": True}, {"overlap": True, **clipped}):
             here = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 300)).to(dtype)
             there = copy.deepcopy(here)
-            late = {"late": True} if "late" in options else {}
-            expected = kt.HostOptimizer("adamw", here, lr=0.01, **late)
+            plain = {name: it for name, it in options.items() if name != "overlap"}
+            expected = kt.HostOptimizer("adamw", here, lr=0.01, **plain)
             with device() as (move, _):
                 there = move(there)
                 mine = kt.HostOptimizer("adamw", there, lr=0.01, **options)

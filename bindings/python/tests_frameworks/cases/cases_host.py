@@ -93,6 +93,110 @@ def case_accumulation_in_backward():
         loss_of(model, 0).backward()
 
 
+MAX_NORM = 0.75
+
+
+def scale_of(step):
+    """Has some norms far below it, and some far above."""
+    return (1.0, 0.3, 3.0, 0.2, 0.1)[step % 5]
+
+
+def clipped_steps(dtype, steps=30, passes=1, **options):
+    """Trains with clipping; gives the model, the optimizer, and what became of each step."""
+    model, kinds = new_model(dtype), []
+    optimizer = kt.HostOptimizer(
+        "adamw", model, max_norm=MAX_NORM, backward_passes_per_step=passes, **options, **ADAMW
+    )
+    for step in range(steps):
+        optimizer.zero_grad()
+        for part in range(passes):
+            inputs, labels = batch(10 * step + part, rank=0)
+            hidden = model(inputs.to(dtype)).float()
+            (scale_of(step) * torch.nn.functional.cross_entropy(hidden, labels)).backward()
+        begins = options.get("overlap", False) and not optimizer._steps.is_held
+        optimizer.step()
+        kinds.append((begins, optimizer.last_norm().norm > MAX_NORM))
+    return model, optimizer, kinds
+
+
+def case_clipping_with_overlap_has_the_bits_of_steps_of_all_gradients():
+    for dtype in (torch.float32, torch.bfloat16):
+        for passes in (1, 2):
+            expected, plain, _ = clipped_steps(dtype, passes=passes)
+            for options in ({"overlap": True}, {"overlap": True, "threads": 1}):
+                model, optimizer, kinds = clipped_steps(dtype, passes=passes, **options)
+                # Speculation that held, that did not, and steps that waited, of both kinds.
+                assert len(set(kinds)) == 4, kinds
+                pairs = zip(model.parameters(), expected.parameters())
+                assert all(torch.equal(one, other) for one, other in pairs)
+                assert optimizer.last_norm() == plain.last_norm()
+                states = zip(*(it.state_dict()["state"].values() for it in (optimizer, plain)))
+                for one, other in states:
+                    assert all(torch.equal(each, other[name]) for name, each in one.items())
+
+
+def case_clipping_is_that_of_pytorch():
+    for overlap in (False, True):
+        mine, expected = new_model(), new_model()
+        optimizer = kt.HostOptimizer("adamw", mine, max_norm=MAX_NORM, overlap=overlap, **ADAMW)
+        theirs, clipped = torch.optim.AdamW(expected.parameters(), **ADAMW), 0
+        for step in range(STEPS):
+            for model in (mine, expected):
+                model.zero_grad()
+                (scale_of(step) * loss_of(model, step)).backward()
+            optimizer.step()
+            norm = float(torch.nn.utils.clip_grad_norm_(expected.parameters(), MAX_NORM))
+            theirs.step()
+            clipped += norm > MAX_NORM
+            assert abs(optimizer.last_norm().norm / norm - 1) < 1e-4
+            for one, other in zip(mine.parameters(), expected.parameters()):
+                assert torch.allclose(one, other, 1e-4, 1e-6)
+        assert 0 < clipped < STEPS
+
+
+def case_a_step_whose_norm_is_not_finite_changes_nothing():
+    for options in ({}, {"overlap": True}, {"late": True}):
+        for is_begun in (False, True):
+            model = new_model()
+            optimizer = kt.HostOptimizer("adamw", model, max_norm=1e9, **options, **ADAMW)
+            if is_begun:
+                train(model, optimizer, 2)
+            optimizer.wait_for_weights()
+            before, states = copy.deepcopy(model.state_dict()), optimizer.state_dict()["state"]
+            optimizer.zero_grad()
+            (loss_of(model, 7) * float("nan")).backward()
+            optimizer.step()
+            last = optimizer.last_norm()
+            assert last.skips == 1 and last.norm != last.norm
+            assert all(torch.equal(each, before[name]) for name, each in model.state_dict().items())
+            after = optimizer.state_dict()["state"]
+            for place, fields in states.items():
+                assert all(torch.equal(each, after[place][name]) for name, each in fields.items())
+            train(model, optimizer, 2)
+            assert optimizer.last_norm().skips == 1
+
+
+def case_a_step_that_fails_is_taken_back():
+    model = new_model()
+    optimizer = kt.HostOptimizer("adamw", model, max_norm=1e9, overlap=True, **ADAMW)
+    train(model, optimizer, 2)
+    before = copy.deepcopy(model.state_dict())
+    optimizer.zero_grad()
+    loss_of(model, 5).backward()
+    end = optimizer._steps.end
+
+    def interrupted():
+        end()
+        raise KeyboardInterrupt
+
+    optimizer._steps.end = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        optimizer.step()
+    optimizer._steps.end = end
+    assert all(torch.equal(each, before[name]) for name, each in model.state_dict().items())
+    train(model, optimizer, 2)
+
+
 def case_parameters_without_a_gradient_are_not_stepped():
     for overlap in (False, True):
         model = torch.nn.ModuleDict({"a": torch.nn.Linear(3, 2), "b": torch.nn.Linear(3, 2)})
