@@ -184,6 +184,20 @@ fn opened(front: &[u8], most: u64) -> Option<(VerifiedFrame, usize)> {
     Some((opening.open(extensions, most).ok()?, HEADER + extensions.len()))
 }
 
+/// The only frame of a delivery of `len` bytes, if its payload is large, and the length of its front.
+fn large(len: usize, front: &[u8]) -> Option<(VerifiedFrame, usize)> {
+    let (opened, front) = opened(front, len as u64)?;
+    let is_only = front + opened.payload == len;
+    (is_only && opened.payload >= LARGE).then_some((opened, front))
+}
+
+/// Memory for a payload that has not arrived yet: no more than what is pooled.
+fn block_of(payload: usize, pool: &BlockPool) -> Option<ReceiveRoom> {
+    let is_pooled = BlockPool::keeps(payload);
+    let buffer = is_pooled.then(|| pool.take(payload).ok()).flatten()?;
+    ReceiveRoom::own(buffer, payload)
+}
+
 /// Memory for the payload of the only frame of a delivery of `len` bytes, and the length of its front; None if it is
 /// to be read as others.
 pub(super) fn room(
@@ -192,25 +206,35 @@ pub(super) fn room(
     ReceiveBlocks { pool, digests_pushes }: ReceiveBlocks<'_>,
     land: &dyn Fn(&Header, usize) -> Option<ReceiveTarget>,
 ) -> Option<(ReceiveRoom, usize)> {
-    let (opened, front) = opened(front, len as u64)?;
-    let (VerifiedFrame { head, payload, .. }, is_only) = (&opened, front + opened.payload == len);
-    if !is_only || *payload < LARGE {
-        return None;
-    }
+    let (VerifiedFrame { head, payload, .. }, front) = &large(len, front)?;
     let target = || land(head, *payload).map(ReceiveRoom::lent);
-    let block = || {
-        // No more than what is pooled: the bytes have not arrived yet.
-        let is_pooled = BlockPool::keeps(*payload);
-        let buffer = is_pooled.then(|| pool.take(*payload).ok()).flatten()?;
-        ReceiveRoom::own(buffer, *payload)
-    };
+    let block = || block_of(*payload, pool);
     let room = match head.kind {
         MessageKind::Value => target(),
         MessageKind::Segment => target().or_else(block),
         MessageKind::Push if !digests_pushes => block(),
         _ => None,
     };
-    room.map(|room| (room, front))
+    room.map(|room| (room, *front))
+}
+
+/// Like `room`, for a front that has arrived as a whole, and memory of no caller. A value for which `is_awaited` finds
+/// a call is received as others, and copied to the call.
+pub(super) fn block(
+    len: usize,
+    front: &[u8],
+    ReceiveBlocks { pool, digests_pushes }: ReceiveBlocks<'_>,
+    is_awaited: &dyn Fn(&Header, usize) -> bool,
+) -> Option<ReceiveRoom> {
+    let all = front.len();
+    let (VerifiedFrame { head, payload, .. }, _) =
+        &large(len, front).filter(|(_, front)| *front == all)?;
+    let is_kept = match head.kind {
+        MessageKind::Segment => !is_awaited(head, *payload),
+        MessageKind::Push => !digests_pushes,
+        _ => false,
+    };
+    is_kept.then(|| block_of(*payload, pool)).flatten()
 }
 
 /// The message of a frame whose payload is in the memory that `room` has given.
@@ -495,6 +519,54 @@ mod tests {
         let pool = Arc::default();
         let blocks = ReceiveBlocks { pool: &pool, digests_pushes: true };
         assert!(room(push.len(), &push[..200], blocks, &|_: &Header, _| None).is_none());
+    }
+
+    #[test]
+    fn a_block_is_given_for_the_large_payload_of_a_whole_and_true_front() {
+        let pool = Arc::default();
+        let is_given = |bytes: &[u8], front: usize, len: usize| {
+            let blocks = ReceiveBlocks { pool: &pool, digests_pushes: false };
+            block(len, &bytes[..front], blocks, &|head: &Header, len| {
+                assert_eq!((head.kind, len), (MessageKind::Segment, 100_000));
+                true
+            })
+            .is_some()
+        };
+        let payload = vec![1; 100_000];
+        let push = frame(MessageKind::Push, &payload);
+        let (len, front) = (push.len(), push.len() - payload.len());
+        assert!(is_given(&push, front, len));
+        for there in (0..front + 10).filter(|there| *there != front) {
+            assert!(!is_given(&push, there, len), "{there} bytes");
+        }
+        // The front says another length than the message.
+        for other in [0, front, len - 1, len + 1, len * 2, usize::MAX] {
+            assert!(!is_given(&push, front, other), "{other}");
+        }
+        for at in 0..front {
+            let mut altered = push.clone();
+            altered[at] ^= 4;
+            assert!(!is_given(&altered, front, len), "{at}");
+        }
+        // Values of calls are for the memory of callers, which may end first.
+        for (kind, size) in [
+            (MessageKind::Value, 100_000),
+            (MessageKind::Segment, 100_000),
+            (MessageKind::Push, 1_000),
+            (MessageKind::Push, (4 << 20) + 1),
+        ] {
+            let bytes = frame(kind, &vec![1; size]);
+            assert!(!is_given(&bytes, bytes.len() - size, bytes.len()), "{kind:?} {size}");
+        }
+        let segment = frame(MessageKind::Segment, &payload);
+        for digests_pushes in [false, true] {
+            let blocks = ReceiveBlocks { pool: &pool, digests_pushes };
+            let front = segment.len() - payload.len();
+            let room = block(segment.len(), &segment[..front], blocks, &|_: &Header, _| false);
+            assert!(room.is_some(), "no call waits for it");
+            let push = block(len, &push[..front], blocks, &|_: &Header, _| false);
+            assert_eq!(push.is_none(), digests_pushes);
+        }
     }
 
     #[test]

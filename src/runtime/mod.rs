@@ -33,8 +33,8 @@ use crate::panics;
 use crate::sys::sync::{Condvar, Mutex, MutexGuard};
 use crate::trace::Tracer;
 use crate::transport::{
-    Inbox, PeerChoice, Piece, PolledCall, Polling, ReceiveRoom, ReceiveTarget, Transport,
-    who_and_address,
+    Inbox, PayloadBlocks, PeerChoice, Piece, PolledCall, Polling, ReceiveRoom, ReceiveTarget,
+    Transport, who_and_address,
 };
 use kvstore_protocol::{
     Header, Limits, MS, Machine, Peer, PeerEvent, Scheduler, Time, TransportsByAddress,
@@ -444,6 +444,15 @@ impl<H: DriverHost> Driver<H> {
         inbox::room(len, front, self.blocks(), &|head, len| self.target(who, head, len))
     }
 
+    /// Whether a call waits for a value, as far as is known while another thread has the machine.
+    fn is_awaited(&self, head: &Header, len: usize) -> bool {
+        self.core.try_lock().is_some_and(|core| {
+            let machine = core.machine.as_ref().filter(|_| !core.stopped);
+            let target = machine.and_then(|it| self.host.landing(it, &core.registry, head, len));
+            target.is_some()
+        })
+    }
+
     /// A frame has arrived whose payload is in the memory that `room` has given.
     fn received(self: &Arc<Self>, from: &str, front: &[u8], payload: ReceiveRoom) {
         let mut memory = ReadMemory::take();
@@ -519,6 +528,14 @@ impl<H: DriverHost> DriverInbox<H> {
     }
 }
 
+impl<H: DriverHost> PayloadBlocks for Driver<H> {
+    fn block(&self, len: usize, front: &[u8]) -> Option<ReceiveRoom> {
+        let is_awaited = &|head: &Header, len| self.is_awaited(head, len);
+        // A bug stops the driver when the frame is read.
+        panics::catch(|| inbox::block(len, front, self.blocks(), is_awaited)).ok().flatten()
+    }
+}
+
 impl<H: DriverHost> Inbox for DriverInbox<H> {
     fn arrived(&self, from: &str, len: usize, pieces: &mut dyn Iterator<Item = Piece<'_>>) {
         self.tell(|driver| driver.arrived(from, len, false, pieces));
@@ -535,6 +552,10 @@ impl<H: DriverHost> Inbox for DriverInbox<H> {
             driver.break_down(&panic);
             None
         })
+    }
+
+    fn blocks(&self) -> Option<Arc<dyn PayloadBlocks>> {
+        Some(self.0.get().and_then(Weak::upgrade)?)
     }
 
     fn received(&self, from: &str, front: &[u8], payload: ReceiveRoom) {

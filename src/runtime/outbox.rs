@@ -248,6 +248,9 @@ impl PeerPath {
         let mut parcel = line.parcel(room, batch.iter().map(lent).sum());
         batch.iter().for_each(|message| pack(message, &mut parcel));
         if parcel.len() > 0 {
+            if let [Message { head, body: Body::Data(_) }] = batch {
+                parcel.is_frame(head.len());
+            }
             line.send(parcel);
         }
         line

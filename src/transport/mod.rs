@@ -77,6 +77,11 @@ pub(crate) trait Inbox: Send + Sync {
         None
     }
 
+    /// What gives memory for payloads that a transport writes for as long as the peer takes. Dropped soon.
+    fn blocks(&self) -> Option<Arc<dyn PayloadBlocks>> {
+        None
+    }
+
     /// A whole frame has arrived: its front, and its payload in the memory that the callee has given.
     fn received(&self, _from: &str, _front: &[u8], _payload: ReceiveRoom) {}
 
@@ -91,6 +96,13 @@ pub(crate) trait Inbox: Send + Sync {
 
     /// The process `who` at an IP address was not admitted.
     fn rejected(&self, _address: &str, _who: &str, _reason: &str) {}
+}
+
+/// Gives memory for payloads, none of which is that of a caller.
+pub(crate) trait PayloadBlocks: Send + Sync {
+    /// Memory for the payload of the only frame of a message of `len` bytes, `front` of which precede the payload; None
+    /// if it is to be received as others. Waits for no lock under which bytes are sent.
+    fn block(&self, len: usize, front: &[u8]) -> Option<ReceiveRoom>;
 }
 
 /// Carries bytes to other processes.

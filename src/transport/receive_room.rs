@@ -139,6 +139,24 @@ impl ReceiveRoom {
         }
     }
 
+    /// Where a library writes all bytes by itself, for as long as it takes: its own buffer. None for memory of a
+    /// caller, whose call may end meanwhile.
+    pub(super) fn own_memory(&mut self) -> Option<*mut u8> {
+        match &self.place {
+            ReceivePlace::Own(buffer) => Some(buffer.as_ptr()),
+            ReceivePlace::Lent(_) => None,
+        }
+    }
+
+    /// A library has written all bytes.
+    ///
+    /// # Safety
+    /// It has, to `own_memory`, and writes them no more.
+    pub(super) unsafe fn filled(&mut self) {
+        let filled = self.receive(|memory| Ok(memory.len()));
+        debug_assert!(filled.is_ok() && self.missing() == 0, "a buffer takes all bytes");
+    }
+
     /// Has `receive` write the next bytes, and tell how many it has written.
     pub(super) fn receive(
         &mut self,

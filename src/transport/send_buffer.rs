@@ -75,6 +75,8 @@ pub(crate) struct SendBuffer {
     len: usize,
     /// Borrowed bytes, not copied (scatter/gather): each with the number of bytes of the memory before it.
     pub(super) lent: LentParts,
+    /// If the bytes are one frame with a payload: so many of them precede it. Else 0.
+    pub(super) front: usize,
     /// The row of the transport whose path gave the buffer; None for the connection.
     pub(super) row: Option<usize>,
 }
@@ -120,7 +122,7 @@ impl SendBuffer {
     }
 
     fn of(memory: SendMemory) -> Self {
-        Self { memory, len: 0, lent: SmallVec::new(), row: None }
+        Self { memory, len: 0, lent: SmallVec::new(), front: 0, row: None }
     }
 
     /// Appends `len` bytes, which `write` writes.
@@ -195,6 +197,11 @@ impl SendBuffer {
             SendMemory::Records(own, front) => write_content(&mut own.bytes, *front + at, bytes),
             SendMemory::Shared(claim) => claim.write(at, bytes),
         }
+    }
+
+    /// The bytes are one frame with a payload, which so many bytes precede.
+    pub(crate) fn is_frame(&mut self, front: usize) {
+        self.front = front;
     }
 
     /// Drops the bytes behind an offset.

@@ -10,10 +10,10 @@ use std::sync::Arc;
 
 use super::library::{ArrivalParameters, Handle, IN_PROGRESS, Library, OK, Slice, bits};
 use super::link::Link;
+use super::offer::{HEADER, HeaderFront, MOST_FRONT, split_header};
+use crate::transport::ReceiveRoom;
 use crate::transport::send_buffer::{LentParts, PooledBuffer};
 
-/// Bytes of the header of an active message.
-pub(super) const HEADER: usize = 24;
 /// Maximum bytes of an active message: more than the frames of a sender of this library.
 const MOST_BYTES: usize = 1 << 30;
 
@@ -35,6 +35,7 @@ pub(super) struct Events {
 /// An active message, as the callback saw it.
 pub(super) struct Noted {
     pub(super) header: [u8; HEADER],
+    pub(super) front: HeaderFront,
     pub(super) data: NotedData,
 }
 
@@ -51,7 +52,9 @@ pub(super) enum NotedData {
 /// Memory of a send, until it is complete.
 pub(super) struct SendOperation {
     pub(super) events: NonNull<UnsafeCell<Events>>,
-    pub(super) header: [u8; HEADER],
+    /// The header, and the front of a frame behind it; so many bytes.
+    pub(super) header: [u8; HEADER + MOST_FRONT],
+    pub(super) header_len: usize,
     pub(super) slices: Vec<Slice>,
     pub(super) own: Option<PooledBuffer>,
     pub(super) lent: LentParts,
@@ -63,21 +66,29 @@ pub(super) struct SendOperation {
 pub(super) struct ReceiveOperation {
     pub(super) events: NonNull<UnsafeCell<Events>>,
     pub(super) header: [u8; HEADER],
+    pub(super) front: HeaderFront,
+    /// Where the bytes are received, if that is not the buffer.
+    pub(super) room: Option<ReceiveRoom>,
     pub(super) buffer: Vec<u8>,
     pub(super) len: usize,
 }
 
 impl SendOperation {
+    /// The first `front` own bytes, at most [`MOST_FRONT`] and none of them behind lent ones, follow the header.
     pub(super) fn fill(
         &mut self,
         header: [u8; HEADER],
+        front: usize,
         own: Option<PooledBuffer>,
         lent: LentParts,
         link: Option<Arc<Link>>,
     ) {
-        (self.header, self.own, self.lent, self.link) = (header, own, lent, link);
+        (self.own, self.lent, self.link) = (own, lent, link);
         let own: &[u8] = self.own.as_ref().map_or(&[], AsRef::as_ref);
-        let (slices, mut taken) = (&mut self.slices, 0);
+        self.header_len = HEADER + front;
+        self.header[..HEADER].copy_from_slice(&header);
+        self.header[HEADER..self.header_len].copy_from_slice(&own[..front]);
+        let (slices, mut taken) = (&mut self.slices, front);
         let mut push = |bytes: &[u8]| {
             if !bytes.is_empty() {
                 slices.push(Slice { start: bytes.as_ptr(), len: bytes.len() });
@@ -105,11 +116,24 @@ impl SendOperation {
 }
 
 impl ReceiveOperation {
-    pub(super) fn prepare(&mut self, header: [u8; HEADER], len: usize) {
-        (self.header, self.len) = (header, len);
+    /// Memory for `len` bytes: a room for as many, or else the buffer.
+    pub(super) fn prepare(
+        &mut self,
+        header: [u8; HEADER],
+        front: HeaderFront,
+        len: usize,
+        room: Option<ReceiveRoom>,
+    ) -> *mut u8 {
+        (self.header, self.front, self.len) = (header, front, len);
+        self.room = room;
+        if let Some(start) = self.room.as_mut().and_then(ReceiveRoom::own_memory) {
+            return start;
+        }
+        self.room = None;
         if self.buffer.len() < len {
             self.buffer = vec![0; len];
         }
+        self.buffer.as_mut_ptr()
     }
 }
 
@@ -126,14 +150,18 @@ pub(super) unsafe extern "C" fn on_arrival(
     let events = unsafe { &mut *(*argument.cast::<UnsafeCell<Events>>()).get() };
     // SAFETY: the library gives parameters with each message.
     let attributes = unsafe { (*parameters).attributes };
-    if header_len != HEADER || len > MOST_BYTES {
-        events.arrived.push(Noted { header: [0; HEADER], data: NotedData::Foreign });
+    let header = if header.is_null() {
+        &[]
+    } else {
+        // SAFETY: the library gives this many bytes for the length of the call.
+        unsafe { std::slice::from_raw_parts(header, header_len) }
+    };
+    let Some((header, front)) = split_header(header).filter(|_| len <= MOST_BYTES) else {
+        let (front, data) = (HeaderFront::new(), NotedData::Foreign);
+        events.arrived.push(Noted { header: [0; HEADER], front, data });
         // The library drops the message.
         return OK;
-    }
-    let mut own = [0; HEADER];
-    // SAFETY: this many bytes, as was just compared.
-    unsafe { std::ptr::copy_nonoverlapping(header, own.as_mut_ptr(), HEADER) };
+    };
     let (data, status) = if attributes & bits::IS_RENDEZVOUS != 0 {
         (NotedData::Rendezvous(data, len), IN_PROGRESS)
     } else if len == 0 || data.is_null() {
@@ -145,7 +173,7 @@ pub(super) unsafe extern "C" fn on_arrival(
         let bytes = unsafe { std::slice::from_raw_parts(data.cast::<u8>(), len) };
         (NotedData::Bytes(bytes.to_vec()), OK)
     };
-    events.arrived.push(Noted { header: own, data });
+    events.arrived.push(Noted { header: *header, front: front.into(), data });
     status
 }
 

@@ -1,7 +1,6 @@
 //! Offers, headers and sealed messages of a peer, for fuzzing.
 
-use super::events::HEADER;
-use super::offer::{FRONT, UcxHeader, UcxMessage, UcxOffer};
+use super::offer::{FRONT, HEADER, MOST_FRONT, UcxHeader, UcxMessage, UcxOffer, split_header};
 use crate::transport::tls::{MessageOpener, MessageSealer, records_len, write_content};
 
 /// A message that the peer has sealed: its number, its bytes, its content, and whether it was delivered.
@@ -17,6 +16,11 @@ struct Sealed {
 pub(crate) fn fabric(data: &[u8]) {
     if let Some(UcxOffer { tag, secret, address }) = UcxOffer::decode(data) {
         assert!(UcxOffer::encode(&tag, secret.as_ref(), &address)[4..] == data[4..]);
+    }
+    let is_header = (HEADER..=HEADER + MOST_FRONT).contains(&data.len());
+    assert_eq!(split_header(data).is_some(), is_header);
+    if let Some((header, front)) = split_header(data) {
+        assert!([&header[..], front].concat() == data);
     }
     if let Some((header, content)) = data.split_first_chunk::<HEADER>() {
         if let (tag, Some(UcxHeader::Sealed(number))) = UcxHeader::decode(header) {

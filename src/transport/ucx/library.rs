@@ -47,6 +47,7 @@ functions! {
     cleanup = c"ucp_cleanup" (Handle);
     worker_create = c"ucp_worker_create" (Handle, *const WorkerParameters, *mut Handle) -> i32;
     worker_destroy = c"ucp_worker_destroy" (Handle);
+    worker_query = c"ucp_worker_query" (Handle, *mut WorkerAttributes) -> i32;
     worker_address = c"ucp_worker_get_address" (Handle, *mut *mut u8, *mut usize) -> i32;
     worker_release_address = c"ucp_worker_release_address" (Handle, *mut u8);
     worker_progress = c"ucp_worker_progress" (Handle) -> u32;
@@ -73,6 +74,7 @@ pub(super) mod bits {
     pub(in crate::transport::ucx) const THREAD_MODE: u64 = 1;
     pub(in crate::transport::ucx) const WORKER_FLAGS: u64 = 1 << 5;
     pub(in crate::transport::ucx) const IGNORE_REQUEST_LEAK: u64 = 1;
+    pub(in crate::transport::ucx) const MOST_HEADER: u64 = 1 << 3;
     pub(in crate::transport::ucx) const SERIALIZED: i32 = 1;
     pub(in crate::transport::ucx) const ENDPOINT_ADDRESS: u64 = 1;
     pub(in crate::transport::ucx) const ENDPOINT_ERROR_MODE: u64 = 1 << 1;
@@ -151,6 +153,19 @@ pub(super) struct WorkerParameters {
     pub(super) name: *const c_char,
     pub(super) alignment: usize,
     pub(super) client: u64,
+}
+
+/// `ucp_worker_attr_t`.
+#[repr(C)]
+pub(super) struct WorkerAttributes {
+    pub(super) mask: u64,
+    pub(super) thread_mode: i32,
+    pub(super) address_flags: u32,
+    pub(super) address: *mut u8,
+    pub(super) address_len: usize,
+    pub(super) most_header: usize,
+    pub(super) name: [u8; 32],
+    pub(super) debug: usize,
 }
 
 /// `ucs_sock_addr_t`.
@@ -235,6 +250,8 @@ const _: () = {
     assert!(offset_of!(WorkerParameters, events) == 144);
     assert!(offset_of!(WorkerParameters, flags) == 168);
     assert!(size_of::<WorkerParameters>() == 200);
+    assert!(offset_of!(WorkerAttributes, most_header) == 32);
+    assert!(size_of::<WorkerAttributes>() == 80);
     assert!(offset_of!(EndpointParameters, error_mode) == 16);
     assert!(offset_of!(EndpointParameters, on_error) == 24);
     assert!(offset_of!(EndpointParameters, user_data) == 40);

@@ -8,6 +8,7 @@
 //! A sender contacts the peer first, and uses UCX once the peer has answered. The end of the connection ends the
 //! endpoint: UCX does not notice every end of a process.
 
+mod arrival;
 mod devices;
 mod events;
 #[cfg(any(fuzzing, test))]
@@ -20,6 +21,7 @@ mod peers;
 mod tests;
 mod worker;
 
+use std::cell::OnceCell;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -30,7 +32,7 @@ use super::peer_transport::{
     Carrier, PathState, PeerPath, PeerTransport, TransportChoice, TransportRow,
 };
 use super::polling::AdaptiveWait;
-use super::{Inbox, SendBuffer, SendBuffers, TransportConfig};
+use super::{Inbox, Piece, SendBuffer, SendBuffers, TransportConfig};
 use crate::sys::sync::Mutex;
 use devices::fabric_devices;
 #[cfg(any(fuzzing, test))]
@@ -182,21 +184,33 @@ impl Shared {
 
     /// Lets the worker work, and hands on what has arrived; whether something has happened.
     fn turn(&self, deliveries: &mut Deliveries) -> bool {
-        let is_busy = self.peers.lock().turn(deliveries);
-        for UcxFrames { from, arrival, at } in deliveries.frames.drain(..) {
-            if !self.is_closed() {
-                let bytes = &arrival.bytes()[at..];
-                let (len, mut pieces) = (bytes.len(), std::iter::once(bytes.into()));
-                if self.is_sealed {
-                    self.inbox.opened(&from, len, &mut pieces);
-                } else {
-                    self.inbox.arrived(&from, len, &mut pieces);
-                }
-            }
-            self.peers.lock().release(arrival);
+        // Dropped without the lock: the last owner of the blocks closes the transport.
+        let blocks = OnceCell::new();
+        let block = |len, front: &[u8]| {
+            blocks.get_or_init(|| self.inbox.blocks()).as_ref()?.block(len, front)
+        };
+        let is_busy = self.peers.lock().turn(deliveries, &block);
+        for frames in deliveries.frames.drain(..) {
+            self.hand_on(frames);
         }
         deliveries.down.drain(..).for_each(|address| self.inbox.down(&address));
         is_busy
+    }
+
+    /// Hands frames on, and gives their memory back.
+    fn hand_on(&self, UcxFrames { from, mut arrival, at }: UcxFrames) {
+        if !self.is_closed() {
+            let room = arrival.take_room();
+            let (front, bytes) = (&arrival.front[..], &arrival.bytes()[at..]);
+            let len = front.len() + bytes.len();
+            let mut pieces = [front, bytes].into_iter().map(Piece::from);
+            match room {
+                Some(payload) => self.inbox.received(&from, front, payload),
+                None if self.is_sealed => self.inbox.opened(&from, len, &mut pieces),
+                None => self.inbox.arrived(&from, len, &mut pieces),
+            }
+        }
+        self.peers.lock().release(arrival);
     }
 
     fn sleep(&self) {

@@ -1,7 +1,13 @@
 //! The offer of a process, and the headers of its messages, in the format of docs/internals/wire.md.
 
-use super::events::HEADER;
+use smallvec::SmallVec;
+
 use crate::transport::tls::MESSAGE_SECRET;
+
+/// Bytes of the header of a message, without the front of a frame.
+pub(super) const HEADER: usize = 24;
+/// Maximum bytes of the front of a frame in a header: more than fronts have, and less than the fabrics take.
+pub(super) const MOST_FRONT: usize = 488;
 
 /// Versions of the offer: without and with a secret of which the keys of messages are made.
 const PLAIN: u8 = 1;
@@ -73,6 +79,14 @@ pub(super) enum UcxHeader {
 
 /// The kind of a sealed message in its header.
 const SEALED_KIND: u8 = 3;
+
+/// What stands behind a header: the front of the only frame of the message, if its payload is the data; or nothing.
+pub(super) type HeaderFront = SmallVec<[u8; 192]>;
+
+/// The fixed part of the header of a message, and the front behind it; None for a header of no length that is sent.
+pub(super) fn split_header(header: &[u8]) -> Option<(&[u8; HEADER], &[u8])> {
+    header.split_first_chunk().filter(|(_, front)| front.len() <= MOST_FRONT)
+}
 
 impl UcxMessage {
     fn of(kind: u8) -> Option<Self> {
@@ -166,7 +180,16 @@ mod tests {
             let sealed = (tag, Some(UcxHeader::Sealed(number)));
             assert_eq!(UcxHeader::decode(&UcxHeader::sealed(&tag, number)), sealed);
         }
-        let mut other = UcxMessage::Frames.header(&tag);
+        let header = UcxMessage::Frames.header(&tag);
+        for front in [0, 1, 140, MOST_FRONT] {
+            let bytes = [&header[..], &[7; MOST_FRONT][..front]].concat();
+            let split = split_header(&bytes).unwrap();
+            assert_eq!((split.0, split.1.len()), (&header, front));
+        }
+        let too_long = [&header[..], &[7; MOST_FRONT + 1]].concat();
+        assert_eq!(split_header(&too_long), None);
+        assert_eq!(split_header(&header[..HEADER - 1]), None);
+        let mut other = header;
         other[TAG] = 4;
         assert_eq!(UcxHeader::decode(&other), (tag, None));
     }

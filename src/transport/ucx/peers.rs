@@ -4,18 +4,22 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::arrival::Arrival;
 use super::link::Link;
-use super::offer::{FRONT, PairSecret, PairTag, UcxHeader, UcxMessage, UcxOffer};
-use super::worker::{Arrival, Endpoint, UcxWorker};
+use super::offer::{FRONT, HEADER, PairSecret, PairTag, UcxHeader, UcxMessage, UcxOffer};
+use super::worker::{Endpoint, UcxWorker};
 use crate::log::{Level, log};
 use crate::sys::sync::Mutex;
 use crate::transport::random::random_bytes;
 use crate::transport::send_buffer::{LentParts, SendMemory};
 use crate::transport::tls::{MessageOpener, MessageSealer, records_len, write_content};
-use crate::transport::{SendBuffer, SendBuffers, who_and_address};
+use crate::transport::{ReceiveRoom, SendBuffer, SendBuffers, who_and_address};
 
 /// Time in which messages of a process that has ended may still arrive.
 const LAST_WORDS: Duration = Duration::from_millis(5);
+
+/// Size of a frame in bytes from which on its front travels in the header; UCX copies smaller ones.
+const LARGE: usize = 32 << 10;
 
 /// Seals messages to one process; shared, so that no thread seals under the lock of all peers.
 type SharedSealer = Arc<Mutex<MessageSealer>>;
@@ -56,6 +60,14 @@ struct UcxSender {
     /// The sender, as in [`crate::transport::Inbox::arrived`]. None before its offer.
     from: Option<Arc<str>>,
     opener: Option<MessageOpener>,
+}
+
+impl UcxSender {
+    /// Whether the front of a frame may follow a header: that of frames which are not sealed.
+    fn may_send_front(&self, header: Option<UcxHeader>) -> bool {
+        let is_plain = self.from.is_some() && self.opener.is_none();
+        is_plain && header == Some(UcxHeader::Plain(UcxMessage::Frames))
+    }
 }
 
 /// A peer whose connection has ended.
@@ -176,7 +188,7 @@ impl UcxPeers {
         let SendMemory::Records(own, _) = parcel.memory else { return Ok(()) };
         let header = UcxHeader::sealed(&remote.tag, number);
         worker
-            .send(endpoint, header, own.cut(records_len(FRONT)), LentParts::new(), &peer.link)
+            .send(endpoint, header, 0, own.cut(records_len(FRONT)), LentParts::new(), &peer.link)
             .map(drop)
     }
 
@@ -202,22 +214,25 @@ impl UcxPeers {
     /// Sends a buffer to a peer; one of records was sealed as the message of this number, by its sealer.
     pub(super) fn send(&mut self, to: &str, parcel: SendBuffer, number: u64) {
         let (len, peer) = (parcel.len(), self.peers.get(to));
+        let lent: usize = parcel.lent.iter().map(|(_, part)| part.len()).sum();
+        let is_large = len + lent >= LARGE;
         let Some(peer) = peer else { return };
         let (Some(worker), Some(endpoint), Some(remote)) =
             (&mut self.worker, peer.endpoint, &peer.remote)
         else {
             return;
         };
-        let (header, own) = match parcel.memory {
+        let (header, front, own) = match parcel.memory {
             SendMemory::Own(own) if !self.is_sealed => {
-                (UcxMessage::Frames.header(&remote.tag), own.cut(len))
+                let front = if is_large { parcel.front } else { 0 };
+                (UcxMessage::Frames.header(&remote.tag), front, own.cut(len))
             }
             SendMemory::Records(own, _) => {
-                (UcxHeader::sealed(&remote.tag, number), own.cut(records_len(FRONT + len)))
+                (UcxHeader::sealed(&remote.tag, number), 0, own.cut(records_len(FRONT + len)))
             }
             SendMemory::Own(_) | SendMemory::Shared(_) => return,
         };
-        match worker.send(endpoint, header, own, parcel.lent, &peer.link) {
+        match worker.send(endpoint, header, front, own, parcel.lent, &peer.link) {
             Ok(true) => self.wake(),
             Ok(false) => {}
             Err(error) => peer.link.fail(&error),
@@ -249,10 +264,21 @@ impl UcxPeers {
         self.peers.values().all(|peer| peer.link.is_idle() || peer.link.is_broken())
     }
 
-    /// Lets the worker work, and takes what has arrived; whether something has happened.
-    pub(super) fn turn(&mut self, deliveries: &mut Deliveries) -> bool {
+    /// Lets the worker work, and takes what has arrived; whether something has happened. Payloads of peers are received
+    /// to what `block` gives, as [`crate::transport::PayloadBlocks`] does.
+    pub(super) fn turn(
+        &mut self,
+        deliveries: &mut Deliveries,
+        block: &dyn Fn(usize, &[u8]) -> Option<ReceiveRoom>,
+    ) -> bool {
         let Some(worker) = &mut self.worker else { return false };
-        let mut is_busy = worker.progress();
+        let senders = &self.senders;
+        let place = |header: &[u8; HEADER], front: &[u8], payload| -> Option<ReceiveRoom> {
+            let (tag, header) = UcxHeader::decode(header);
+            let is_of_peer = senders.get(&tag)?.may_send_front(header);
+            is_of_peer.then(|| block(front.len() + payload, front)).flatten()
+        };
+        let mut is_busy = worker.progress(&place);
         while let Some((number, reason)) = worker.take_failure() {
             let is_it = |peer: &&UcxPeer| peer.endpoint.is_some_and(|it| it.number == number);
             if let Some(peer) = self.peers.values().find(is_it) {
@@ -300,6 +326,9 @@ impl UcxPeers {
     ) -> Option<(UcxMessage, Option<Arc<str>>, usize)> {
         let sender = self.senders.get_mut(tag)?;
         let from = sender.from.clone();
+        if !arrival.front.is_empty() && !sender.may_send_front(header) {
+            return None;
+        }
         match (header?, &mut sender.opener) {
             (UcxHeader::Plain(message), None) => Some((message, from, 0)),
             (UcxHeader::Sealed(number), Some(opener)) => {

@@ -1,5 +1,7 @@
 //! Two workers in one process, over the TCP and the shared memory of UCX. Without the library they do nothing.
 
+mod large;
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -51,16 +53,22 @@ impl Pair {
         let (worker, at_worker) = start(settings, is_sealed);
         let (server, at_server) = start(settings, is_sealed);
         assert_eq!(worker.has_secrets(), is_sealed);
-        let (mut forth, mut back) = (worker.path("h:1").unwrap(), server.path("me").unwrap());
-        assert_eq!((forth.state(), forth.has_room(1)), (PathState::Pending, false));
-        // As over the connection, on which the server has an identity.
-        server.accept("me", &forth.offer().unwrap());
-        worker.accept("server.0@h:1", &back.offer().unwrap());
-        assert!(forth.offer().is_none() && back.offer().is_none());
-        let is_open = |path: &mut Box<dyn PeerPath>| path.state() == PathState::Open;
-        wait_for(|| (is_open(&mut forth) && is_open(&mut back)).then_some(()));
+        let (forth, back) = paths(&worker, &server);
         Self { worker, server, at_worker, at_server, forth, back }
     }
+}
+
+/// Open paths from a worker to a server, and back.
+fn paths(worker: &UcxTransport, server: &UcxTransport) -> (Box<dyn PeerPath>, Box<dyn PeerPath>) {
+    let (mut forth, mut back) = (worker.path("h:1").unwrap(), server.path("me").unwrap());
+    assert_eq!((forth.state(), forth.has_room(1)), (PathState::Pending, false));
+    // As over the connection, on which the server has an identity.
+    server.accept("me", &forth.offer().unwrap());
+    worker.accept("server.0@h:1", &back.offer().unwrap());
+    assert!(forth.offer().is_none() && back.offer().is_none());
+    let is_open = |path: &mut Box<dyn PeerPath>| path.state() == PathState::Open;
+    wait_for(|| (is_open(&mut forth) && is_open(&mut back)).then_some(()));
+    (forth, back)
 }
 
 fn send(path: &mut dyn PeerPath, own: &[u8], lent: &[(usize, Vec<u8>)]) -> bool {
@@ -197,7 +205,7 @@ fn messages_without_the_secret_or_with_a_cut_header_are_dropped() {
                 let header = kind.header(secret);
                 peers
                     .worker()
-                    .send(endpoint, header, own.cut(len), SmallVec::new(), &link)
+                    .send(endpoint, header, 0, own.cut(len), SmallVec::new(), &link)
                     .unwrap();
             }
         }
@@ -255,8 +263,8 @@ fn sealed_messages_are_taken_once_and_no_others_are() {
             let SendMemory::Own(own) = own.memory else { panic!("memory") };
             let link = Arc::default();
             let own = own.cut(bytes.len());
-            peers.worker().send(endpoint, header, own, LentParts::new(), &link).unwrap();
-            peers.worker().progress();
+            peers.worker().send(endpoint, header, 0, own, LentParts::new(), &link).unwrap();
+            peers.worker().progress(&|_, _, _| None);
         };
         let as_sealed = UcxHeader::sealed(&tag, number);
         send_as(as_sealed, &altered);
@@ -277,7 +285,7 @@ fn sealed_messages_are_taken_once_and_no_others_are() {
             own.copy(&sealed);
             let SendMemory::Own(own) = own.memory else { panic!("memory") };
             let (own, link) = (own.cut(sealed.len()), Arc::default());
-            peers.worker().send(endpoint, as_sealed, own, LentParts::new(), &link).unwrap();
+            peers.worker().send(endpoint, as_sealed, 0, own, LentParts::new(), &link).unwrap();
         }
         drop(peers);
         dropped(6);

@@ -12,17 +12,20 @@ use std::ptr::{NonNull, null, null_mut};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::arrival::{Arrival, ArrivalData};
 use super::events::{
-    Events, HEADER, Mark, Noted, NotedData, ReceiveOperation, SendOperation, on_arrival, on_error,
+    Events, Mark, Noted, NotedData, ReceiveOperation, SendOperation, on_arrival, on_error,
     on_received, on_sent,
 };
 use super::library::{
     BUSY, ContextParameters, EndpointParameters, Handle, HandlerParameters, IN_PROGRESS, Library,
-    OK, OLDEST, RequestParameters, SocketAddress, WorkerParameters, bits, error_of,
-    keeping_signal_handlers, words,
+    OK, OLDEST, RequestParameters, SocketAddress, WorkerAttributes, WorkerParameters, bits,
+    error_of, keeping_signal_handlers, words,
 };
 use super::link::Link;
+use super::offer::{HEADER, HeaderFront, MOST_FRONT};
 use crate::log::{Level, log};
+use crate::transport::ReceiveRoom;
 use crate::transport::send_buffer::{LentParts, PooledBuffer};
 
 /// The number of this library's active messages.
@@ -46,37 +49,8 @@ pub(super) struct Endpoint {
 // SAFETY: a handle of a worker whose owner lets one thread at a time use it.
 unsafe impl Send for Endpoint {}
 
-/// An active message that has arrived. It goes back to [`UcxWorker::release`].
-pub(super) struct Arrival {
-    pub(super) header: [u8; HEADER],
-    data: ArrivalData,
-}
-
-enum ArrivalData {
-    Bytes(Vec<u8>),
-    Kept(*mut c_void, usize),
-    Received(NonNull<ReceiveOperation>),
-}
-
-// SAFETY: memory that belongs to the message until it is released, whatever thread does that.
-unsafe impl Send for Arrival {}
-
-impl Arrival {
-    pub(super) fn bytes(&self) -> &[u8] {
-        match &self.data {
-            ArrivalData::Bytes(bytes) => bytes,
-            // SAFETY: the library keeps these bytes, which it has written, until they are released.
-            ArrivalData::Kept(start, len) => unsafe {
-                std::slice::from_raw_parts(start.cast::<u8>(), *len)
-            },
-            // SAFETY: the operation is complete, and is used again only after the release.
-            ArrivalData::Received(operation) => unsafe {
-                let operation = operation.as_ref();
-                &operation.buffer[..operation.len]
-            },
-        }
-    }
-}
+/// Gives memory for the payload of a message: its header, the front of its frame, and the bytes of the payload.
+pub(super) type PayloadPlace<'a> = &'a dyn Fn(&[u8; HEADER], &[u8], usize) -> Option<ReceiveRoom>;
 
 pub(super) struct UcxWorker {
     library: &'static Library,
@@ -84,6 +58,8 @@ pub(super) struct UcxWorker {
     worker: Handle,
     efd: RawFd,
     address: Vec<u8>,
+    /// Maximum bytes of a header.
+    most_header: usize,
     events: NonNull<UnsafeCell<Events>>,
     endpoints: Vec<Endpoint>,
     marks: Vec<NonNull<Mark>>,
@@ -144,6 +120,7 @@ impl UcxWorker {
             worker,
             efd: -1,
             address: Vec::new(),
+            most_header: HEADER,
             events,
             endpoints: Vec::new(),
             marks: Vec::new(),
@@ -174,6 +151,11 @@ impl UcxWorker {
         self.address = unsafe { std::slice::from_raw_parts(start, len) }.to_vec();
         // SAFETY: the address that it has given, which is not used any more.
         unsafe { (functions.worker_release_address)(self.worker, start) };
+        let mut attributes = WorkerAttributes { mask: bits::MOST_HEADER, ..NO_ATTRIBUTES };
+        // SAFETY: an open worker, and a place for the attribute.
+        let status = unsafe { (functions.worker_query)(self.worker, &raw mut attributes) };
+        check(status, "ucp_worker_query")?;
+        self.most_header = attributes.most_header;
         let parameters = HandlerParameters {
             mask: bits::HANDLER_ALL,
             id: MESSAGE,
@@ -285,20 +267,25 @@ impl UcxWorker {
         endpoint: Endpoint,
         header: [u8; HEADER],
     ) -> Result<(), String> {
-        self.start_send(endpoint, header, None, LentParts::new(), None).map(drop)
+        self.start_send(endpoint, header, 0, None, LentParts::new(), None).map(drop)
     }
 
     /// Sends own bytes, and lent ones between them as in [`crate::transport::SendBuffer`]. The link counts the
-    /// bytes until they are sent. True if they were not sent at once.
+    /// bytes until they are sent. The first `front` bytes travel in the header, if it has room for them. True if
+    /// the bytes were not sent at once.
     pub(super) fn send(
         &mut self,
         endpoint: Endpoint,
         header: [u8; HEADER],
+        front: usize,
         own: PooledBuffer,
         lent: LentParts,
         link: &Arc<Link>,
     ) -> Result<bool, String> {
-        self.start_send(endpoint, header, Some(own), lent, Some(Arc::clone(link)))
+        let is_first = lent.iter().all(|(at, _)| *at >= front) && front <= own.as_ref().len();
+        let fits = front <= MOST_FRONT && HEADER + front <= self.most_header;
+        let front = if is_first && fits { front } else { 0 };
+        self.start_send(endpoint, header, front, Some(own), lent, Some(Arc::clone(link)))
     }
 
     /// Sends a header of any length.
@@ -324,6 +311,7 @@ impl UcxWorker {
         &mut self,
         endpoint: Endpoint,
         header: [u8; HEADER],
+        front: usize,
         own: Option<PooledBuffer>,
         lent: LentParts,
         link: Option<Arc<Link>>,
@@ -331,7 +319,8 @@ impl UcxWorker {
         let mut place = self.spare_send();
         // SAFETY: no send uses it now.
         let operation = unsafe { place.as_mut() };
-        operation.fill(header, own, lent, link);
+        operation.fill(header, front, own, lent, link);
+        let header_len = operation.header_len;
         let (slices, count) = (operation.slices.as_ptr(), operation.slices.len());
         let (start, count, datatype) = match &operation.slices[..] {
             [] => (null(), 0, bits::CONTIGUOUS),
@@ -351,7 +340,7 @@ impl UcxWorker {
                 endpoint.handle,
                 MESSAGE,
                 (&raw const (*place.as_ptr()).header).cast(),
-                HEADER,
+                header_len,
                 start,
                 count,
                 &raw const parameters,
@@ -372,7 +361,8 @@ impl UcxWorker {
         self.spare_sends.pop().unwrap_or_else(|| {
             let operation = SendOperation {
                 events,
-                header: [0; HEADER],
+                header: [0; HEADER + MOST_FRONT],
+                header_len: 0,
                 slices: Vec::new(),
                 own: None,
                 lent: LentParts::new(),
@@ -391,13 +381,14 @@ impl UcxWorker {
         self.spare_sends.push(place);
     }
 
-    /// Lets the library work; whether something has happened.
-    pub(super) fn progress(&mut self) -> bool {
+    /// Lets the library work; whether something has happened. A payload whose frame has its front in the header is
+    /// received to where `place` says. It is asked at once: the library may close the endpoint of a message that waits.
+    pub(super) fn progress(&mut self, place: PayloadPlace<'_>) -> bool {
         let mut is_busy = false;
         for _ in 0..MOST_ROUNDS {
             // SAFETY: an open worker.
             let count = unsafe { (self.library.functions.worker_progress)(self.worker) };
-            let is_noted = self.settle();
+            let is_noted = self.settle(place);
             is_busy |= count > 0 || is_noted;
             if count == 0 && !is_noted {
                 break;
@@ -408,47 +399,55 @@ impl UcxWorker {
     }
 
     /// Continues what callbacks have noted; whether there was something.
-    fn settle(&mut self) -> bool {
+    fn settle(&mut self, place: PayloadPlace<'_>) -> bool {
         let mut is_noted = false;
-        while let Some(place) = self.noted(|events| events.sent.pop()) {
-            self.finish_send(place);
+        while let Some(sent) = self.noted(|events| events.sent.pop()) {
+            self.finish_send(sent);
             is_noted = true;
         }
         // A receive may be complete at once, so callbacks note more while these lists are read.
         let mut arrived = std::mem::take(&mut self.arrived);
         self.noted(|events| std::mem::swap(&mut events.arrived, &mut arrived));
         is_noted |= !arrived.is_empty();
-        arrived.drain(..).for_each(|noted| self.take_noted(noted));
+        arrived.drain(..).for_each(|noted| self.take_noted(noted, place));
         self.arrived = arrived;
-        while let Some((place, status)) = self.noted(|events| events.received.pop()) {
-            self.take_received(place, status);
+        while let Some((received, status)) = self.noted(|events| events.received.pop()) {
+            self.take_received(received, status);
             is_noted = true;
         }
         is_noted
     }
 
-    fn take_noted(&mut self, Noted { header, data }: Noted) {
+    fn take_noted(&mut self, Noted { header, front, data }: Noted, place: PayloadPlace<'_>) {
         let data = match data {
             NotedData::Bytes(bytes) => ArrivalData::Bytes(bytes),
             NotedData::Kept(start, len) => ArrivalData::Kept(start, len),
             NotedData::Rendezvous(descriptor, len) => {
-                return self.receive(header, descriptor, len);
+                let room = if front.is_empty() { None } else { place(&header, &front, len) };
+                let room = room.filter(|room| room.missing() == len);
+                return self.receive((header, front), descriptor, len, room);
             }
             NotedData::Foreign => {
                 self.foreign += 1;
                 return;
             }
         };
-        self.arrivals.push_back(Arrival { header, data });
+        self.arrivals.push_back(Arrival { header, front, data });
     }
 
-    /// Begins to receive the bytes of a rendezvous.
-    fn receive(&mut self, header: [u8; HEADER], descriptor: *mut c_void, len: usize) {
+    /// Begins to receive the bytes of a rendezvous, to a room if there is one. The library cannot be stopped then: the
+    /// memory is that of the operation until it is complete, whatever becomes of the peer.
+    fn receive(
+        &mut self,
+        (header, front): ([u8; HEADER], HeaderFront),
+        descriptor: *mut c_void,
+        len: usize,
+        room: Option<ReceiveRoom>,
+    ) {
         let mut place = self.spare_receive();
         // SAFETY: no receive uses it now.
         let operation = unsafe { place.as_mut() };
-        operation.prepare(header, len);
-        let buffer = operation.buffer.as_mut_ptr();
+        let buffer = operation.prepare(header, front, len, room);
         let parameters = RequestParameters {
             mask: bits::CALLBACK | bits::USER_DATA | bits::DATATYPE | bits::MEMORY_TYPE,
             callback: on_received as *const c_void,
@@ -476,18 +475,28 @@ impl UcxWorker {
     fn spare_receive(&mut self) -> NonNull<ReceiveOperation> {
         let events = self.events;
         self.spare_receives.pop().unwrap_or_else(|| {
-            let (header, buffer) = ([0; HEADER], Vec::new());
-            let operation = ReceiveOperation { events, header, buffer, len: 0 };
+            let (header, front, buffer) = ([0; HEADER], HeaderFront::new(), Vec::new());
+            let operation = ReceiveOperation { events, header, front, room: None, buffer, len: 0 };
             let place = NonNull::from(Box::leak(Box::new(operation)));
             self.receives.push(place);
             place
         })
     }
 
-    fn take_received(&mut self, place: NonNull<ReceiveOperation>, status: i32) {
+    /// Hands on what was received as a whole. A payload that was not is no value: its room is dropped, and the next
+    /// transmission gets one of its own.
+    fn take_received(&mut self, mut place: NonNull<ReceiveOperation>, status: i32) {
         // SAFETY: its receive is complete.
-        let header = unsafe { place.as_ref() }.header;
-        let arrival = Arrival { header, data: ArrivalData::Received(place) };
+        let operation = unsafe { place.as_mut() };
+        let (header, front) = (operation.header, std::mem::take(&mut operation.front));
+        let data = match operation.room.take() {
+            Some(room) => {
+                self.spare_receives.push(place);
+                ArrivalData::InRoom(room)
+            }
+            None => ArrivalData::Received(place),
+        };
+        let arrival = Arrival { header, front, data };
         if status == OK {
             self.arrivals.push_back(arrival);
         } else {
@@ -510,8 +519,9 @@ impl UcxWorker {
         if let ArrivalData::Kept(..) = arrival.data {
             // Memory of the library may be shared with the sender, which could change it meanwhile.
             let data = ArrivalData::Bytes(arrival.bytes().to_vec());
-            let (header, data) = (arrival.header, std::mem::replace(&mut arrival.data, data));
-            self.release(Arrival { header, data });
+            let (header, front) = (arrival.header, HeaderFront::new());
+            let data = std::mem::replace(&mut arrival.data, data);
+            self.release(Arrival { header, front, data });
         }
         let len = match &mut arrival.data {
             ArrivalData::Bytes(bytes) => {
@@ -526,7 +536,7 @@ impl UcxWorker {
                 operation.len = len.unwrap_or(0);
                 len
             }
-            ArrivalData::Kept(..) => None,
+            ArrivalData::Kept(..) | ArrivalData::InRoom(_) => None,
         };
         len.is_some()
     }
@@ -541,7 +551,7 @@ impl UcxWorker {
     #[allow(clippy::needless_pass_by_value, reason = "its memory is not used any more")]
     pub(super) fn release(&mut self, arrival: Arrival) {
         match arrival.data {
-            ArrivalData::Bytes(_) => {}
+            ArrivalData::Bytes(_) | ArrivalData::InRoom(_) => {}
             // SAFETY: kept since its callback, and not used any more.
             ArrivalData::Kept(start, _) => unsafe {
                 (self.library.functions.release)(self.worker, start);
@@ -578,7 +588,7 @@ impl Drop for UcxWorker {
         }
         let end = Instant::now() + CLOSE;
         while !self.closing.is_empty() && Instant::now() < end {
-            self.progress();
+            self.progress(&|_, _, _| None);
             std::thread::yield_now();
         }
         while let Some(arrival) = self.arrivals.pop_front() {
@@ -614,6 +624,18 @@ const EMPTY: RequestParameters = RequestParameters {
     memory_type: 0,
     received: null_mut(),
     registered: null_mut(),
+};
+
+/// Attributes of a worker before a query.
+const NO_ATTRIBUTES: WorkerAttributes = WorkerAttributes {
+    mask: 0,
+    thread_mode: 0,
+    address_flags: 0,
+    address: null_mut(),
+    address_len: 0,
+    most_header: 0,
+    name: [0; 32],
+    debug: 0,
 };
 
 fn context(library: &Library, settings: &[(&str, &str)]) -> Result<Handle, String> {
