@@ -4,6 +4,7 @@
 #![allow(
     clippy::cast_precision_loss,
     clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
     clippy::float_cmp,
     reason = "small numbers are converted, and exact bits compared"
 )]

@@ -26,13 +26,14 @@ impl Keeper<'_> {
             step.square_blocks(piece, scratch, sums);
         }
         for copy in self.copies {
-            keep(step.isa, copy, piece, step.traffic);
+            keep(step.isa, copy, piece);
         }
     }
 }
 
-/// Copies a piece of an array.
-fn keep(isa: Isa, (from, to, _): &KeptCopy, piece: &Range<usize>, traffic: Traffic) {
+/// Copies a piece of an array, past the caches if it is a whole one: only a rollback reads what is kept.
+fn keep(isa: Isa, (from, to, _): &KeptCopy, piece: &Range<usize>) {
+    let traffic = if piece.len() < PIECE { Traffic::Cached } else { Traffic::Streaming };
     let (inputs, outs) = (&[from.part(piece).start()], &[to.part(piece).start_mut()]);
     let (dtype, count, order) = (from.dtype(), piece.len(), SumOrder::Linear);
     isa.sum_planned(&Pass { dtype, outs, inputs, count, traffic, order, divisor: None });
@@ -59,7 +60,7 @@ impl Team<'_> {
             let bytes = 2 * count * from.dtype().size();
             let help = Help::ask(self.threads - 1, bytes);
             in_pieces(count, PIECE, 1 + help.helpers, None, &|piece| {
-                keep(self.isa, copy, &piece, Traffic::Ahead);
+                keep(self.isa, copy, &piece);
             });
         }
     }
