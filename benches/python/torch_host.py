@@ -5,6 +5,8 @@ thread of PyTorch. Where another processor is free, a loop that steps during bac
 the time of forward and of the slower of backward and step, and one that steps beside the next pass
 (`late`) that of the slower of pass and step: its bound. The bound of other loops is the sum. All
 sides alternate in one process; the batch is such that a pass takes about as long as a step, or longer.
+With a norm that no gradient reaches gradients are measured, and a step of `overlap` begins before the norm
+of all is known, in a transaction.
 `make bench-python` runs it.
 """
 
@@ -152,6 +154,9 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=2048)
     parser.add_argument("--depth", type=int, default=8)
     parser.add_argument("--threads", type=int, default=1, help="of the optimizer")
+    parser.add_argument(
+        "--rows", type=int, help="of a batch; else those of a pass that takes a step's time"
+    )
     options = parser.parse_args()
     width, depth, rounds, repeats = options.width, options.depth, 7, 4
     if options.quick:
@@ -165,7 +170,7 @@ def main() -> None:
         f"{'':6}{'rows':>6}{'side':>14}{'ms':>10}{'of its bound':>14}{'of the sum':>12}"
     )
     for kind in _DTYPES:
-        rows = rows_for(kind, width, depth, options.threads)
+        rows = options.rows or rows_for(kind, width, depth, options.threads)
         turns, wait_for_last = turns_of(kind, width, depth, rows, options.threads)
         times = measure(turns, rounds, repeats)
         wait_for_last()
