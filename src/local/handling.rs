@@ -18,6 +18,13 @@ use crate::key::Key;
 use crate::optim::Optimizer;
 
 impl Handling {
+    /// The first key of a call that is pushed in a transaction.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn first_kept<'a>(&self, groups: &'a [KeyGroup]) -> Option<&'a KeyGroup> {
+        self.transaction.as_ref()?;
+        groups.iter().find(|group| !group.values.is_empty())
+    }
+
     /// The first key of a call whose gradient is to be clipped.
     pub(crate) fn first_clipped<'a>(&self, groups: &'a [KeyGroup]) -> Option<&'a KeyGroup> {
         self.clipping?;
@@ -122,8 +129,8 @@ impl Local {
         handling: &Handling,
     ) -> Result<()> {
         #[cfg(feature = "cuda")]
-        if let (Some(_), [_, ..], [group, ..]) =
-            (&handling.transaction, &plan.queues[..], &plan.groups[..])
+        if !plan.queues.is_empty()
+            && let Some(group) = handling.first_kept(&plan.groups)
         {
             let key = self.applier.names.label(group.slot.key);
             return Err(no_transaction_on_a_gpu(call.name(), &key));

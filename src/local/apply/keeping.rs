@@ -87,7 +87,7 @@ impl Applier {
             .map_err(|error| self.at(push, &error))?;
         if !optimizer.is_elementwise() || push.digester.is_some() {
             self.keep(push, value, change)?;
-            return self.optimize_now(push, optimizer, value, None);
+            return self.optimize(push, optimizer, value, None);
         }
         let key = (keeping.transaction.number(), slot.dtype, slot.count);
         let copies = value.keep(key, change).map_err(|error| self.at(push, &error))?;

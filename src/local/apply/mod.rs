@@ -327,7 +327,10 @@ impl Applier {
                 return result.map(|()| true);
             }
             Merger::Optimizer(optimizer) => {
-                return self.optimize(push, optimizer, value, compression);
+                return match push.keeping {
+                    Some(keeping) => self.optimize_kept(push, optimizer, value, keeping),
+                    None => self.optimize(push, optimizer, value, compression),
+                };
             }
             Merger::Updater(updater) => updater,
         };
@@ -355,20 +358,6 @@ impl Applier {
 
     /// Merges the values by a rule of ours, and fills the outs in its last pass.
     fn optimize(
-        &self,
-        push: &KeyPush<'_>,
-        optimizer: &Optimizer,
-        value: &mut Value,
-        compression: Option<&mut Compression<'_>>,
-    ) -> Result<bool> {
-        match push.keeping {
-            Some(keeping) => self.optimize_kept(push, optimizer, value, keeping),
-            None => self.optimize_now(push, optimizer, value, compression),
-        }
-    }
-
-    /// Merges the values by a rule of ours, whatever transaction the push is in.
-    fn optimize_now(
         &self,
         push: &KeyPush<'_>,
         optimizer: &Optimizer,

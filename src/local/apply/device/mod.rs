@@ -122,9 +122,7 @@ impl Applier {
     fn check_codec(&self, work: &DeviceCall<'_>, groups: &[KeyGroup]) -> Result<()> {
         let mut pushed = groups.iter().filter(|group| !group.values.is_empty());
         let Handling { codec, divisor, .. } = work.handling;
-        if let (Some(_), [group, ..]) = (&work.handling.transaction, groups)
-            && !group.values.is_empty()
-        {
+        if let Some(group) = work.handling.first_kept(groups) {
             return Err(no_transaction_on_a_gpu(work.name, &self.names.label(group.slot.key)));
         }
         if let Some(group) = work.handling.first_clipped(groups) {
