@@ -300,15 +300,17 @@ fn bundle(
     table.resize(opened.head.covered(opened.payload), 0);
     let sum = pieces.fill(table);
     pieces.intact(sum, opened.payload_checksum)?;
-    read_table(&opened.head, table, opened.payload, entries).map_err(BadDelivery::Bad)?;
     let mut bundle = bundles.pop().unwrap_or_default();
     let parts = Arc::make_mut(&mut bundle);
-    if entries.iter().all(|entry| entry.head.kind == MessageKind::Value) {
+    let read = read_table(&opened.head, table, opened.payload, parts, entries);
+    read.map_err(BadDelivery::Bad)?;
+    if parts.messages().iter().all(|part| part.head.kind == MessageKind::Value) {
         values(entries, pieces, reader.blocks.pool, parts)?;
     } else {
-        for entry in entries.drain(..) {
-            parts.push(part(entry, pieces, reader.blocks)?);
-        }
+        parts.fill(entries, |head, entry| {
+            let (sum, body) = body(head.kind, entry.payload, pieces, reader.blocks)?;
+            pieces.intact(sum, entry.checksum).map(|()| body)
+        })?;
     }
     Ok(Message { head: opened.head.clone(), body: Body::Parts(bundle) })
 }
@@ -316,14 +318,14 @@ fn bundle(
 /// Values share a block, because they are soon copied to their destinations. Pushes do not, because a server
 /// keeps them.
 fn values(
-    entries: &mut Vec<BundleEntry>,
+    entries: &[BundleEntry],
     pieces: &mut Pieces<'_, '_>,
     blocks: &Arc<BlockPool>,
     parts: &mut BundleParts<Bytes>,
 ) -> Result<(), BadDelivery> {
     let mut read = Ok(());
     let fill = |room: &mut Unwritten<'_>| {
-        for entry in &*entries {
+        for entry in entries {
             read = read.and_then(|()| {
                 let sum = pieces.take(entry.payload, room);
                 pieces.intact(sum, entry.checksum)
@@ -334,21 +336,12 @@ fn values(
     let block = blocks.make(bytes, fill).map_err(|_| BadDelivery::NoMemory)?;
     read?;
     let (all, mut at) = (Bytes::of_block(block), 0);
-    for BundleEntry { head, payload, .. } in entries.drain(..) {
-        let len = payload as u64;
-        parts.push(Message { head, body: Body::Data(all.part(at, len)) });
+    parts.fill(entries, |_, entry| {
+        let len = entry.payload as u64;
+        let part = all.part(at, len);
         at += len;
-    }
-    Ok(())
-}
-
-fn part(
-    BundleEntry { head, payload, checksum }: BundleEntry,
-    pieces: &mut Pieces<'_, '_>,
-    blocks: ReceiveBlocks<'_>,
-) -> Result<Message<Bytes>, BadDelivery> {
-    let (sum, body) = body(head.kind, payload, pieces, blocks)?;
-    pieces.intact(sum, checksum).map(|()| Message { head, body })
+        Ok(Body::Data(part))
+    })
 }
 
 /// Body of a message, data in a block, and its checksum; None if the payload is incomplete.

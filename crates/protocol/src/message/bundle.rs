@@ -55,13 +55,28 @@ impl<D: Data> BundleParts<D> {
         self.push(part);
     }
 
-    /// Appends a message.
-    pub fn push(&mut self, part: Message<D>) {
+    fn push(&mut self, part: Message<D>) {
         if self.messages.len() == FEW_PARTS {
             self.messages.reserve_exact(MOST_PARTS - FEW_PARTS);
         }
         self.bytes += (ENTRY + extensions::len(&part.head)) as u64 + part.body.len();
         self.messages.push(part);
+    }
+
+    /// Fills the messages that [`read_table`] has made, by their entries. `read` gives the payload of each.
+    ///
+    /// # Errors
+    /// The first error of `read`.
+    pub fn fill<E>(
+        &mut self,
+        entries: &[BundleEntry],
+        mut read: impl FnMut(&Header, &BundleEntry) -> Result<Body<D>, E>,
+    ) -> Result<(), E> {
+        for (message, entry) in self.messages.iter_mut().zip(entries) {
+            message.body = read(&message.head, entry)?;
+            self.bytes += message.body.len();
+        }
+        Ok(())
     }
 }
 
@@ -123,11 +138,10 @@ impl<D: Data> SpareBundles<D> {
     }
 }
 
-/// A message of a bundle, before its payload is read. The extension fields of all messages follow the table, then
-/// the payloads, both in the order of the entries.
+/// What the table of a bundle says of the payload of a message. The extension fields of all messages follow the
+/// table, then the payloads, both in the order of the entries.
+#[derive(Debug, Clone, Copy)]
 pub struct BundleEntry {
-    /// Header of the message: fields of the entry, and for the rest those of the bundle.
-    pub head: Header,
     /// Length of the payload in bytes.
     pub payload: usize,
     /// CRC32C of the payload.
@@ -260,14 +274,16 @@ fn write_entry(head: &Header, fields: usize, (len, sum): (u64, u32), out: &mut [
 }
 
 /// Decodes the table of a bundle and the extension fields behind it, the bytes that [`Header::covered`] gives, of a
-/// payload of `payload` bytes, to `entries`.
+/// payload of `payload` bytes: the headers to messages of `parts`, which are in their place from then on, as a
+/// header is some 170 bytes; what it says of their payloads to `entries`. `parts` is empty before.
 ///
 /// # Errors
 /// The table does not fit the header or the payload, or has an entry of another kind.
-pub fn read_table(
+pub fn read_table<D>(
     head: &Header,
     table: &[u8],
     payload: usize,
+    parts: &mut BundleParts<D>,
     entries: &mut Vec<BundleEntry>,
 ) -> Result<(), BadFrame> {
     let unfit = BadFrame::Length(payload as u64);
@@ -277,26 +293,37 @@ pub fn read_table(
     }
     let mut fields = FieldReader::new(fields);
     entries.clear();
+    if head.total > FEW_PARTS as u64 {
+        parts.messages.reserve_exact(MOST_PARTS);
+    }
     for bytes in own.chunks_exact(ENTRY) {
-        entries.push(read_entry(head, bytes, &mut fields)?);
+        parts.messages.push(Message { head: head.clone(), body: Body::Fields(Vec::new()) });
+        let Some(part) = parts.messages.last_mut() else { break };
+        entries.push(read_entry(&mut part.head, bytes, &mut fields)?);
+        parts.bytes += (ENTRY + extensions::len(&part.head)) as u64;
     }
     fields.end().ok_or(unfit)?;
     let payloads: usize = entries.iter().map(|entry| entry.payload).sum();
     if table.len() + payloads == payload { Ok(()) } else { Err(unfit) }
 }
 
+/// Reads an entry to a header, which is that of the bundle before.
 fn read_entry(
-    bundle: &Header,
+    head: &mut Header,
     bytes: &[u8],
     fields: &mut FieldReader,
 ) -> Result<BundleEntry, BadFrame> {
     let mut from = FieldReader::new(bytes);
     let mut wide = || from.u64().ok_or(BadFrame::Short);
-    let mut head = Header { key: wide()?, ..bundle.clone() };
-    extensions::clear(&mut head);
-    for field in
-        [&mut head.round, &mut head.offset, &mut head.total, &mut head.request, &mut head.setting]
-    {
+    extensions::clear(head);
+    for field in [
+        &mut head.key,
+        &mut head.round,
+        &mut head.offset,
+        &mut head.total,
+        &mut head.request,
+        &mut head.setting,
+    ] {
         *field = wide()?;
     }
     let mut narrow = || from.u32().ok_or(BadFrame::Short);
@@ -312,6 +339,6 @@ fn read_entry(
     let len = short()?;
     let own = Some(len).filter(|len| usize::from(*len) <= MOST_EXTENSIONS);
     let own = own.and_then(|len| fields.bytes(len.into())).ok_or(BadFrame::Extensions(len))?;
-    extensions::read(&mut head, own)?;
-    Ok(BundleEntry { head, payload, checksum })
+    extensions::read(head, own)?;
+    Ok(BundleEntry { payload, checksum })
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::Bytes;
 use crate::message::{
-    BadFrame, Body, BundleEntry, Message, MessageKind, decode, encode, read_table, write_parts,
+    BadFrame, Body, BundleParts, Message, MessageKind, decode, encode, read_table, write_parts,
 };
 use kvstore_checksum::crc32c;
 
@@ -38,28 +38,20 @@ pub(crate) fn read_frame(frame: &[u8]) -> Result<Message<Bytes>, BadFrame> {
     assert!(rest.is_empty(), "one frame at a time");
     let body = match head.kind {
         MessageKind::Bundle => {
-            let (table, rest) = payload.split_at(head.covered(payload.len()));
-            let mut entries = Vec::new();
-            read_table(&head, table, payload.len(), &mut entries)?;
-            let parts = read_parts(entries, rest)?;
-            Body::Parts(Arc::new(parts.into()))
+            let (table, mut rest) = payload.split_at(head.covered(payload.len()));
+            let (mut parts, mut entries) = (BundleParts::default(), Vec::new());
+            read_table(&head, table, payload.len(), &mut parts, &mut entries)?;
+            parts.fill(&entries, |head, entry| {
+                let (payload, others) = rest.split_at(entry.payload);
+                rest = others;
+                let is_intact = crc32c(payload) == entry.checksum;
+                is_intact.then(|| body(head.kind, payload)).ok_or(BadFrame::PayloadChecksum)
+            })?;
+            Body::Parts(Arc::new(parts))
         }
         kind => body(kind, payload),
     };
     Ok(Message { head, body })
-}
-
-fn read_parts(entries: Vec<BundleEntry>, mut rest: &[u8]) -> Result<Vec<Message<Bytes>>, BadFrame> {
-    let mut parts = Vec::new();
-    for BundleEntry { head, payload, checksum } in entries {
-        let (payload, others) = rest.split_at(payload);
-        if crc32c(payload) != checksum {
-            return Err(BadFrame::PayloadChecksum);
-        }
-        parts.push(Message { body: body(head.kind, payload), head });
-        rest = others;
-    }
-    Ok(parts)
 }
 
 fn body(kind: MessageKind, payload: &[u8]) -> Body<Bytes> {

@@ -2,11 +2,12 @@
 // server, the program of a worker. Both builds include it.
 
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::sync::Arc;
 
 use crate::{Ignored, Process, SCHEDULER, SERVERS, Seat, WORKERS};
 use protocol::{
-    Body, BundleEntry, Data, DropReason, HEADER, Header, KeySpec, Limits, MS, Machine, Message,
+    Body, BundleParts, Data, DropReason, HEADER, Header, KeySpec, Limits, MS, Machine, Message,
     MessageKind, Mode, Node, NodeStart, OnLoss, OpId, PartialFrame, Peer, Scheduler, Server, SumOrder,
     ServerAction, SliceName, Worker, WorkerAction, copy, read_table, write, write_front,
     write_parts,
@@ -91,12 +92,10 @@ fn write_frame(message: &Message<Bytes>) -> Vec<u8> {
     frame
 }
 
-fn message(head: Header, payload: &[u8], checksum: u32) -> Message<Bytes> {
+fn body(head: &Header, payload: &[u8], checksum: u32) -> Body<Bytes> {
     assert_eq!(crc32c::crc32c(payload), checksum);
     let is_data = head.kind.carries_data(payload.len());
-    let body =
-        if is_data { Body::Data(Bytes(payload.into())) } else { Body::Fields(payload.into()) };
-    Message { head, body }
+    if is_data { Body::Data(Bytes(payload.into())) } else { Body::Fields(payload.into()) }
 }
 
 fn read_frame(frame: &[u8]) -> Message<Bytes> {
@@ -106,19 +105,20 @@ fn read_frame(frame: &[u8]) -> Message<Bytes> {
     let opened = front.open(fields, payload.len() as u64).expect("an intact header");
     assert_eq!(opened.payload, payload.len());
     if opened.head.kind != MessageKind::Bundle {
-        return message(opened.head, payload, opened.payload_checksum);
+        let body = body(&opened.head, payload, opened.payload_checksum);
+        return Message { head: opened.head, body };
     }
     let (table, mut rest) = payload.split_at(opened.head.covered(payload.len()));
     assert_eq!(crc32c::crc32c(table), opened.payload_checksum);
-    let mut entries = Vec::new();
-    read_table(&opened.head, table, payload.len(), &mut entries).expect("a table");
-    let parts = entries.into_iter().map(|BundleEntry { head, payload, checksum }| {
-        let (own, others) = rest.split_at(payload);
+    let (mut parts, mut entries) = (BundleParts::default(), Vec::new());
+    read_table(&opened.head, table, payload.len(), &mut parts, &mut entries).expect("a table");
+    let filled = parts.fill(&entries, |head, entry| {
+        let (own, others) = rest.split_at(entry.payload);
         rest = others;
-        message(head, own, checksum)
+        Ok::<_, Infallible>(body(head, own, entry.checksum))
     });
-    let body = Body::Parts(Arc::new(parts.collect::<Vec<_>>().into()));
-    Message { head: opened.head, body }
+    let Ok(()) = filled;
+    Message { head: opened.head, body: Body::Parts(Arc::new(parts)) }
 }
 
 /// What a role does beside its machine.
