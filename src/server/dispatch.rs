@@ -66,8 +66,10 @@ pub(super) struct DispatchStates {
 #[derive(Default)]
 pub(super) struct DispatchState {
     shards: Table<SliceName, Arc<SliceQueue>>,
-    /// Cache of the last lookup: the actions of a slice are adjacent.
-    last: Option<(SliceName, Arc<SliceQueue>)>,
+    /// Cache of the last lookup, by position in `shards`: the actions of a slice are adjacent.
+    last: Option<(SliceName, usize)>,
+    /// Tasks of one slice that are not in its queue yet: all actions of a slice enter it at once.
+    entering: Vec<SliceTask>,
     /// Merge settings, by the version from which on they apply.
     handlings: BTreeMap<u64, Arc<Handling>>,
     /// Asynchronous mode: each push is merged on its own, under the newest setting.
@@ -99,13 +101,21 @@ impl ServerDispatch {
         if state.lists.len() < actions.len() {
             state.lists.append(&mut self.lists.lock());
         }
+        let mut entering = std::mem::take(&mut state.entering);
+        let mut slice = None;
         for action in actions {
-            if let Some(shard) = state.enter(action)
-                && !todo.last().is_some_and(|last| Arc::ptr_eq(last, &shard))
-            {
-                todo.push(shard);
+            // Tasks are of the slice that has the name before these.
+            if matches!(action, ServerAction::Install { .. } | ServerAction::Drop { .. }) {
+                todo.extend(state.enter(slice.take(), &mut entering));
             }
+            let Some((name, task)) = state.task(action) else { continue };
+            if slice != Some(name) {
+                todo.extend(state.enter(slice.replace(name), &mut entering));
+            }
+            entering.push(task);
         }
+        todo.extend(state.enter(slice, &mut entering));
+        state.entering = entering;
     }
 
     /// Keeps lists for the next tasks.
@@ -148,22 +158,43 @@ impl DispatchState {
     }
 
     fn shard(&mut self, name: &SliceName) -> Option<&Arc<SliceQueue>> {
-        if self.last.as_ref().is_none_or(|(last, _)| last != name) {
-            let at = self.shards.position(name)?;
-            self.last = Some((*name, Arc::clone(self.shards.at(at)?)));
-            if let Some(next) = self.shards.at(at + AHEAD) {
-                next.announce();
-            }
-            if let Some(next) = self.shards.at(at + AHEAD / 2).filter(|_| self.digests.is_some()) {
-                next.digests().inspect(|it| it.announce());
-            }
-        }
-        self.last.as_ref().map(|(_, shard)| shard)
+        let at = match self.last {
+            Some((last, at)) if last == *name => at,
+            _ => self.find(name)?,
+        };
+        self.shards.at(at)
     }
 
-    /// Queues an action on its slice; gives the slice if it has work.
-    fn enter(&mut self, action: ServerAction<Bytes>) -> Option<Arc<SliceQueue>> {
-        let (name, job) = match action {
+    /// Position of a slice; prefetches those that follow it.
+    fn find(&mut self, name: &SliceName) -> Option<usize> {
+        let at = self.shards.position(name)?;
+        self.last = Some((*name, at));
+        if let Some(next) = self.shards.at(at + AHEAD) {
+            next.announce();
+        }
+        if let Some(next) = self.shards.at(at + AHEAD / 2).filter(|_| self.digests.is_some()) {
+            next.digests().inspect(|it| it.announce());
+        }
+        Some(at)
+    }
+
+    /// Queues tasks on their slice, and gives it; drops them if it is not here. The list is empty then.
+    fn enter(
+        &mut self,
+        name: Option<SliceName>,
+        tasks: &mut Vec<SliceTask>,
+    ) -> Option<Arc<SliceQueue>> {
+        let shard = name.and_then(|name| self.shard(&name).map(Arc::clone));
+        match &shard {
+            Some(shard) => shard.post(tasks, || self.lists.pop().unwrap_or_default()),
+            None => tasks.clear(),
+        }
+        shard
+    }
+
+    /// The task of an action, and its slice; None if it is none, or of a slice that is not here.
+    fn task(&mut self, action: ServerAction<Bytes>) -> Option<(SliceName, SliceTask)> {
+        Some(match action {
             ServerAction::Install { slice, place, data } => {
                 let shard = shard_of(slice, &place, self.digests.as_ref())
                     .inspect_err(|error| log(Level::Error, || format!("init: {error}")));
@@ -219,10 +250,7 @@ impl DispatchState {
                 }
                 return None;
             }
-        };
-        let shard = Arc::clone(self.shard(&name)?);
-        shard.post(job, || self.lists.pop().unwrap_or_default());
-        Some(shard)
+        })
     }
 
     /// The worker that sends a setting has validated it.

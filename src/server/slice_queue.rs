@@ -1,7 +1,6 @@
 //! Task queue of one slice on a server (also called: actor, strand): tasks run in order, by one thread at a
 //! time.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -61,7 +60,6 @@ pub(super) struct SliceQueue {
     /// The key has no other slice.
     whole: bool,
     queue: Mutex<TaskQueue>,
-    state: Mutex<SliceValue>,
     /// Round of the last contribution.
     round: AtomicU64,
     /// Digests of its rounds, if the server makes them.
@@ -69,13 +67,12 @@ pub(super) struct SliceQueue {
 }
 
 /// Tasks of one slice. Lists are lent to slices that have tasks.
-pub(super) type TaskList = Box<VecDeque<SliceTask>>;
+pub(super) type TaskList = Box<Vec<SliceTask>>;
 
-#[derive(Default)]
 struct TaskQueue {
     jobs: Option<TaskList>,
-    /// A worker thread drains the queue, and checks it again before it stops.
-    busy: bool,
+    /// None while a thread works on the slice: it has the state, and looks at the queue again before it stops.
+    state: Option<SliceValue>,
 }
 
 impl SliceQueue {
@@ -85,8 +82,8 @@ impl SliceQueue {
         (block, whole): (u64, bool),
         digests: Option<Box<SliceDigests>>,
     ) -> Self {
-        let (queue, state) = (Mutex::default(), Mutex::default());
-        Self { slot, slice, block, whole, queue, state, round: AtomicU64::new(0), digests }
+        let queue = Mutex::new(TaskQueue { jobs: None, state: Some(SliceValue::default()) });
+        Self { slot, slice, block, whole, queue, round: AtomicU64::new(0), digests }
     }
 
     /// Begins the span of a task; the span ends when the returned guard is dropped.
@@ -124,9 +121,9 @@ impl SliceQueue {
         self.slot.bytes()
     }
 
-    /// Queues a task; `list` gives an empty list if the slice has none.
-    pub(super) fn post(&self, job: SliceTask, list: impl FnOnce() -> TaskList) {
-        self.queue.lock().jobs.get_or_insert_with(list).push_back(job);
+    /// Queues tasks, which the list has no longer then; `list` gives an empty list if the slice has none.
+    pub(super) fn post(&self, jobs: &mut Vec<SliceTask>, list: impl FnOnce() -> TaskList) {
+        self.queue.lock().jobs.get_or_insert_with(list).append(jobs);
     }
 
     /// Runs the queued tasks, unless another thread already does; gives their list, which is empty then.
@@ -138,20 +135,21 @@ impl SliceQueue {
         reply: &mut dyn FnMut(SliceReply),
     ) -> Option<TaskList> {
         let mut queue = self.queue.lock();
-        if std::mem::replace(&mut queue.busy, true) {
-            return None;
-        }
-        while let Some(job) = queue.jobs.as_mut().and_then(|jobs| jobs.pop_front()) {
+        let (mut state, mut jobs) = (queue.state.take()?, None::<TaskList>);
+        while queue.jobs.as_ref().is_some_and(|queued| !queued.is_empty()) {
+            std::mem::swap(&mut queue.jobs, &mut jobs);
             drop(queue);
-            // A subscriber may run code of the program when the span begins and ends: nothing is locked.
-            let span = self.begin(&job, tracer);
-            let of = SliceContext { slot: &self.slot, local, blocks, digester: None };
-            self.one(job, of, reply);
-            drop(span);
+            for job in jobs.iter_mut().flat_map(|jobs| jobs.drain(..)) {
+                // A subscriber may run code of the program when the span begins and ends: nothing is locked.
+                let span = self.begin(&job, tracer);
+                let of = SliceContext { slot: &self.slot, local, blocks, digester: None };
+                self.one(&mut state, job, of, reply);
+                drop(span);
+            }
             queue = self.queue.lock();
         }
-        queue.busy = false;
-        queue.jobs.take()
+        queue.state = Some(state);
+        jobs
     }
 
     /// Adds a contribution to the open round, or records why it cannot be added.
@@ -185,9 +183,14 @@ impl SliceQueue {
         }
     }
 
-    fn one(&self, job: SliceTask, of: SliceContext<'_>, reply: &mut dyn FnMut(SliceReply)) {
+    fn one(
+        &self,
+        state: &mut SliceValue,
+        job: SliceTask,
+        of: SliceContext<'_>,
+        reply: &mut dyn FnMut(SliceReply),
+    ) {
         of.local.fault("slice");
-        let mut state = self.state.lock();
         let result = match job {
             SliceTask::Install(data) => {
                 self.digests().inspect(|it| it.replaced());
@@ -198,11 +201,11 @@ impl SliceQueue {
                 state.restore(of, &data, &handling)
             }
             add @ SliceTask::Add { .. } => {
-                self.add(&mut state, of, add);
+                self.add(state, of, add);
                 Ok(())
             }
             SliceTask::Close { round, by_tree, handling } => {
-                self.close(&mut state, of, (round, by_tree), &handling)
+                self.close(state, of, (round, by_tree), &handling)
             }
             SliceTask::Answer(answer, handling) => {
                 let known = handling.as_ref().and_then(|_| self.digests()?.value());
@@ -314,6 +317,14 @@ mod tests {
     use crate::local::kind::StoreKind;
     use crate::tensor::DType;
 
+    /// The failure of the last round, and the stored value.
+    fn outcome(shard: &SliceQueue, blocks: &Arc<BlockPool>) -> (Option<String>, Vec<u8>) {
+        let mut queue = shard.queue.lock();
+        let state = queue.state.as_mut().expect("no thread works on the slice");
+        let stored = state.share(&shard.slot, blocks).unwrap().bytes().to_vec();
+        (state.failure().map(ToString::to_string), stored)
+    }
+
     #[test]
     fn a_round_with_two_contributions_of_an_opaque_dtype_is_not_merged() {
         let local = Local::new(1, 1, Settings::new(&Config::new()).unwrap(), StoreKind::DistSync);
@@ -324,7 +335,7 @@ mod tests {
         for (by_tree, rows) in [(false, false), (true, false), (false, true), (true, true)] {
             let slot = Slot::new(Key::from(1u64), 0, DType::Bool, &[16], 16).unwrap();
             let shard = SliceQueue::new(slot, 0, (0, true), None);
-            let post = |job| shard.post(job, TaskList::default);
+            let post = |job| shard.post(&mut vec![job], TaskList::default);
             let add = |rank, data| {
                 let origin = Origin { key: 1, rank, round: 0, block: 0 };
                 let (first, info, handling) = (rank == 0, ContributionInfo::default(), None);
@@ -336,10 +347,8 @@ mod tests {
             post(SliceTask::Close { round: 1, by_tree, handling: Arc::clone(&handling) });
             let tracer = Tracer::new(None, std::time::Instant::now());
             shard.work(&local, &tracer, &blocks, &mut |_| panic!("an answer"));
-            let mut state = shard.state.lock();
-            let failure = state.failure().map(ToString::to_string);
+            let (failure, stored) = outcome(&shard, &blocks);
             assert!(failure.is_some_and(|text| text.contains("bool")), "the round has failed");
-            let stored = state.share(&shard.slot, &blocks).unwrap().bytes().to_vec();
             assert_eq!(stored, [1; 16], "and nothing of it is merged");
         }
     }
@@ -352,7 +361,7 @@ mod tests {
             |value: u8| Bytes::of_block(blocks.make(16, |room| room.zeroed().fill(value)).unwrap());
         let slot = Slot::new(Key::from(1u64), 0, DType::U8, &[16], 16).unwrap();
         let shard = SliceQueue::new(slot, 0, (0, true), None);
-        let post = |job| shard.post(job, TaskList::default);
+        let post = |job| shard.post(&mut vec![job], TaskList::default);
         let plain = Arc::new(Handling::PLAIN);
         let add = |first, data, handling| {
             let origin = Origin { key: 1, rank: 0, round: 0, block: 0 };
@@ -370,17 +379,14 @@ mod tests {
             assert!(list.is_some_and(|list| list.is_empty()));
         };
         work();
-        let stored = || {
-            let mut state = shard.state.lock();
-            state.share(&shard.slot, &blocks).unwrap().bytes().to_vec()
-        };
-        assert!(shard.state.lock().failure().is_some(), "the round has failed");
-        assert_eq!(stored(), [1; 16], "and nothing of it is merged");
+        let (failure, stored) = outcome(&shard, &blocks);
+        assert!(failure.is_some(), "the round has failed");
+        assert_eq!(stored, [1; 16], "and nothing of it is merged");
         post(add(true, bytes(4), None));
         post(SliceTask::Close { round: 2, by_tree: false, handling: plain });
         work();
-        assert!(shard.state.lock().failure().is_none(), "the next one is as good as any");
-        assert_eq!(stored(), [4; 16]);
+        let expected = (None, vec![4; 16]);
+        assert_eq!(outcome(&shard, &blocks), expected, "the next one is as good as any");
     }
 
     #[test]
@@ -390,7 +396,7 @@ mod tests {
         let bytes = |bytes: &[u8]| Bytes::of_block(blocks.join(&[bytes]).unwrap());
         let slot = Slot::new(Key::from(1u64), 0, DType::F16, &[4], 4).unwrap();
         let shard = SliceQueue::new(slot, 0, (0, true), None);
-        let post = |job| shard.post(job, TaskList::default);
+        let post = |job| shard.post(&mut vec![job], TaskList::default);
         let add = |rank, data| {
             let origin = Origin { key: 1, rank, round: 0, block: 0 };
             let (first, by_tree, rows, handling) = (rank == 0, true, false, None);
@@ -401,9 +407,7 @@ mod tests {
             post(SliceTask::Close { round: 1, by_tree: true, handling: Arc::new(Handling::PLAIN) });
             let tracer = Tracer::new(None, std::time::Instant::now());
             shard.work(&local, &tracer, &blocks, &mut |_| panic!("an answer"));
-            let mut state = shard.state.lock();
-            let stored = state.share(&shard.slot, &blocks).unwrap().bytes().to_vec();
-            (state.failure().map(ToString::to_string), stored)
+            outcome(&shard, &blocks)
         };
         // 2048 + 1 + 1 + 1 is 2051 in float32, and rounds to 2052; rounded one by one it is 2048.
         let [large, one] = [2048f32, 1.0].map(|it| [it; 4].map(f32::to_le_bytes).concat());

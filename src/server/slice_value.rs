@@ -304,10 +304,10 @@ impl SliceValue {
         if is_small(of.slot) {
             return self.install(of, last);
         }
-        let fresh = whole(last, of.blocks)?;
-        let old = std::mem::replace(&mut of.slot.value.own().buffer, Buffer::new(0)?);
-        of.blocks.give_back(old);
-        self.shared = Some(fresh);
+        let (fresh, none) = (whole(last, of.blocks)?, Buffer::new(0)?);
+        if self.shared.replace(fresh).is_none() {
+            of.blocks.give_back(std::mem::replace(&mut of.slot.value.own().buffer, none));
+        }
         Ok(())
     }
 
