@@ -3,7 +3,7 @@
 
 use std::mem::{self, ManuallyDrop, MaybeUninit};
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use crate::error::Result;
@@ -43,6 +43,11 @@ struct SpareBuffers {
     blocks: Vec<Arc<BlockMemory>>,
     /// Allocations for encoded values, without slices.
     encoded: Vec<Arc<EncodedSlices>>,
+}
+
+/// Size of the memory for this many bytes, if it is pooled. The part that a block does not write takes no memory.
+fn kept_size(len: usize) -> Option<usize> {
+    KEPT.contains(&len).then(|| len.next_power_of_two())
 }
 
 impl SpareBuffers {
@@ -99,11 +104,7 @@ impl KnownSum {
 impl BlockPool {
     /// Memory for this many bytes, whose content is undefined.
     pub(crate) fn take(&self, len: usize) -> Result<Buffer> {
-        if !KEPT.contains(&len) {
-            return Buffer::new(len);
-        }
-        // The part that a block does not write takes no memory.
-        let size = len.next_power_of_two();
+        let Some(size) = kept_size(len) else { return Buffer::new(len) };
         let spare = self.spare.lock().take(size);
         spare.map_or_else(|| Buffer::new(size), Ok)
     }
@@ -124,7 +125,7 @@ impl BlockPool {
         len: usize,
         fill: impl FnOnce(&mut Unwritten<'_>),
     ) -> Result<Block> {
-        let block = self.wrap(self.take(len)?, len);
+        let block = self.block(len)?;
         let start = block.0.start().cast::<MaybeUninit<u8>>();
         // SAFETY: this many bytes are allocated, and the block has no other owner yet.
         let mut room = Unwritten::new(unsafe { std::slice::from_raw_parts_mut(start, len) });
@@ -142,10 +143,24 @@ impl BlockPool {
         })
     }
 
+    /// A block whose bytes are undefined, by one taking of the lock.
+    fn block(self: &Arc<Self>, len: usize) -> Result<Block> {
+        let size = kept_size(len);
+        let mut spare = self.spare.lock();
+        let (buffer, block) = (size.and_then(|size| spare.take(size)), spare.blocks.pop());
+        drop(spare);
+        let buffer = buffer.map_or_else(|| Buffer::new(size.unwrap_or(len)), Ok)?;
+        Ok(self.wrap_in(block.unwrap_or_default(), buffer, len))
+    }
+
     /// Makes a block of memory that has been written.
     pub(crate) fn wrap(self: &Arc<Self>, buffer: Buffer, len: usize) -> Block {
+        let spare = self.spare.lock().blocks.pop();
+        self.wrap_in(spare.unwrap_or_default(), buffer, len)
+    }
+
+    fn wrap_in(self: &Arc<Self>, mut spare: Arc<BlockMemory>, buffer: Buffer, len: usize) -> Block {
         assert!(len <= buffer.len(), "a block inside of its memory");
-        let mut spare = self.spare.lock().blocks.pop().unwrap_or_default();
         let (buffer, home) = (Some(buffer), Some(Arc::clone(self)));
         let memory = BlockMemory { buffer, len, sum: KnownSum::default(), digest: None, home };
         match Arc::get_mut(&mut spare) {
@@ -319,8 +334,13 @@ impl Loan {
     }
 
     /// Ends the loan; all of its bytes have been acknowledged.
-    pub(crate) fn end(&self) {
-        let mut lent = self.0.write().unwrap_or_else(PoisonError::into_inner);
+    pub(crate) fn end(loan: &Arc<Self>) {
+        if Arc::strong_count(loan) == 1 {
+            // No message has it, nor can get it. Its former owners have read before they dropped it.
+            fence(Ordering::Acquire);
+            return;
+        }
+        let mut lent = loan.0.write().unwrap_or_else(PoisonError::into_inner);
         *lent = LentBytes::Over;
     }
 }

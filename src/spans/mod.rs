@@ -100,6 +100,11 @@ impl Carried {
         Self(is_ours.then(|| Arc::new(span)))
     }
 
+    /// Whether there is a span.
+    pub(crate) fn is_some(&self) -> bool {
+        self.0.is_some()
+    }
+
     /// Runs a closure inside the span.
     pub(crate) fn run<T>(&self, work: impl FnOnce() -> T) -> T {
         match &self.0 {

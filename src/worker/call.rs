@@ -4,8 +4,9 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::vec::Drain;
 
 use super::group::WorkerGroup;
 use super::outcome::{CallOutcome, POLLED, end_loans};
@@ -39,15 +40,14 @@ pub(super) struct PendingCall {
     parts: Vec<PendingKey>,
     /// Open while values may be received to outs.
     gate: ReceiveGate,
-    /// Span of the program's call, until the call ends.
+    /// Span of the program's call, until the call ends, and whether there is one.
     span: Mutex<Carried>,
+    has_span: bool,
 }
 
 /// One key of a call, and the memory lent for it.
 pub(super) struct PendingKey {
     pub(super) slot: Arc<Slot>,
-    /// Loan of the only value, set just before the value is sent.
-    loan: OnceLock<Arc<Loan>>,
     target: PullTarget,
     /// Range of its outs in the plan.
     outs: Range<usize>,
@@ -75,6 +75,8 @@ unsafe impl Sync for PullTarget {}
 struct CallProgress {
     plan: Plan,
     operations: Vec<OpId>,
+    /// Loans of values that are sent from the caller's memory.
+    loans: Vec<Arc<Loan>>,
     /// First failure in the order of the keys.
     failure: Option<(usize, Error)>,
     told: Vec<u8>,
@@ -90,8 +92,9 @@ impl PendingCall {
         let (state, outcome) = (Mutex::default(), CallOutcome::new());
         let (remaining, span) = (AtomicUsize::new(1), Mutex::default());
         let gate = ReceiveGate::default();
+        let (none, has_span) = (Vec::new(), false);
         let mut call =
-            Self { ticket, group, state, outcome, remaining, parts: Vec::new(), gate, span };
+            Self { ticket, group, state, outcome, remaining, parts: none, gate, span, has_span };
         call.begin(ticket, plan, parts);
         Arc::new(call)
     }
@@ -111,19 +114,27 @@ impl PendingCall {
 
     fn begin(&mut self, ticket: Option<u64>, plan: Plan, parts: Vec<PendingKey>) {
         let state = self.state.get_mut();
-        let mut operations = std::mem::take(&mut state.operations);
+        let CallProgress { mut operations, mut loans, .. } = std::mem::take(state);
         operations.clear();
-        *state = CallProgress { plan, operations, ..CallProgress::default() };
+        loans.clear();
+        *state = CallProgress { plan, operations, loans, ..CallProgress::default() };
         self.outcome.clear();
         (self.ticket, self.parts) = (ticket, parts);
         *self.remaining.get_mut() = 1;
-        *self.span.get_mut() = Carried::current();
+        let span = Carried::current();
+        self.has_span = span.is_some();
+        *self.span.get_mut() = span;
     }
 
     /// Takes the plan and the parts of a call that has ended, for their memory.
     pub(super) fn take_apart(&mut self) -> (Plan, Vec<PendingKey>) {
         self.group = None;
         (std::mem::take(&mut self.state.get_mut().plan), std::mem::take(&mut self.parts))
+    }
+
+    /// The loans of a call that has ended, for their memory.
+    pub(super) fn take_loans(&mut self) -> Drain<'_, Arc<Loan>> {
+        self.state.get_mut().loans.drain(..)
     }
 
     /// Whether the caller polls for the result: what it waits for is small.
@@ -153,14 +164,23 @@ impl PendingCall {
         self.remaining.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Removes an outstanding event; true for the last one.
-    pub(super) fn settle(&self) -> bool {
-        self.remaining.fetch_sub(1, Ordering::SeqCst) == 1
+    /// Removes some outstanding events; true if they are the last.
+    pub(super) fn settle(&self, events: usize) -> bool {
+        self.remaining.fetch_sub(events, Ordering::SeqCst) == events
     }
 
-    pub(super) fn add_operation(&self, operation: OpId) {
-        self.expect();
-        self.state.lock().operations.push(operation);
+    /// Adds operations, each of which is an outstanding event.
+    pub(super) fn add_operations(&self, operations: &[(OpId, usize)]) {
+        self.remaining.fetch_add(operations.len(), Ordering::SeqCst);
+        let added = operations.iter().map(|(operation, _)| *operation);
+        self.state.lock().operations.extend(added);
+    }
+
+    /// Adds loans: frames refer to the caller's memory until the call has ended.
+    pub(super) fn lend(&self, loans: &mut Vec<Arc<Loan>>) {
+        if !loans.is_empty() {
+            self.state.lock().loans.append(loans);
+        }
     }
 
     pub(super) fn operations(&self) -> Vec<OpId> {
@@ -169,7 +189,7 @@ impl PendingCall {
 
     /// Reports the end of an operation.
     pub(super) fn ended(&self, ended: &Ended, ok: bool, tracer: &Tracer) {
-        let span = self.span.lock().clone();
+        let span = if self.has_span { self.span.lock().clone() } else { Carried::default() };
         tracer.ended(&span, ended, ok, self.parts.len() == 1);
     }
 
@@ -250,8 +270,7 @@ impl PendingCall {
         self.gate.close();
         let mut state = self.state.lock();
         let failure = state.failure.take().map_or(Ok(()), |(_, error)| Err(error));
-        let loans = self.parts.iter().filter_map(|part| part.loan.get());
-        let mut result = end_loans(loans, failure, blocks);
+        let mut result = end_loans(&state.loans, failure, blocks);
         if result.is_ok() {
             let _floats = DefaultFloats::enter();
             let plan = &state.plan;
@@ -286,17 +305,7 @@ fn fill_rows(wanted: &WantedRows, slice: u32, data: &Bytes) {
 
 impl PendingKey {
     pub(super) fn new(slot: Arc<Slot>, target: PullTarget, outs: Range<usize>) -> Self {
-        Self { slot, loan: OnceLock::new(), target, outs }
-    }
-
-    /// Lends the value: frames refer to the caller's memory until the call has ended.
-    pub(super) fn lend(&self, loan: Arc<Loan>) {
-        let _ = self.loan.set(loan);
-    }
-
-    /// The loan of a call that has ended, for its memory.
-    pub(super) fn take_loan(&mut self) -> Option<Arc<Loan>> {
-        self.loan.take()
+        Self { slot, target, outs }
     }
 
     /// The rows of a call that has ended, for their memory.

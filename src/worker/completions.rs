@@ -32,20 +32,30 @@ pub(super) struct CallTables {
 #[derive(Default)]
 pub(super) struct OpenCalls(SequenceMap<(Arc<PendingCall>, usize)>);
 
-/// Work for a pending call.
-pub(super) struct Completion {
-    call: Arc<PendingCall>,
-    part: usize,
-    what: CompletionKind,
+/// Work for pending calls, in order.
+#[derive(Default)]
+pub(super) struct Completions {
+    events: Vec<(usize, CompletionKind)>,
+    calls: Vec<CallEvents>,
 }
 
+/// Events of a call that follow each other. They are settled as one: each atomic addition is several nanoseconds.
+struct CallEvents {
+    call: Arc<PendingCall>,
+    count: usize,
+    /// How many outstanding events of the call end with them.
+    ends: usize,
+}
+
+/// What happens to a part of a call.
 enum CompletionKind {
     Fill { slice: u32, round: u64, at: u64, data: Bytes },
     Finished { ended: Ended, result: Result<(), Failure> },
 }
 
 thread_local! {
-    static SPARE: SpareLists<Completion> = const { SpareLists::new() };
+    static EVENTS: SpareLists<(usize, CompletionKind)> = const { SpareLists::new() };
+    static CALLS: SpareLists<CallEvents> = const { SpareLists::new() };
 }
 
 impl CompletionTable {
@@ -53,9 +63,9 @@ impl CompletionTable {
         Self { local }
     }
 
-    /// Removes an outstanding event of a call; completes the call after the last one.
-    pub(super) fn settle(&self, call: &Arc<PendingCall>, blocks: &Arc<BlockPool>) {
-        if !call.settle() {
+    /// Removes outstanding events of a call; completes the call after the last one.
+    pub(super) fn settle(&self, call: &Arc<PendingCall>, events: usize, blocks: &Arc<BlockPool>) {
+        if !call.settle(events) {
             return;
         }
         let span = call.take_span();
@@ -82,16 +92,15 @@ impl CompletionTable {
         &self,
         part: &mut WorkerMachine,
         OpenCalls(open): &mut OpenCalls,
-        todo: &mut Vec<Completion>,
+        todo: &mut Completions,
     ) {
         for action in part.actions() {
             self.local.fault("collect");
             match action {
                 WorkerAction::Fill { op, slice, round, at, data } => {
                     if let Some((call, part)) = open.get(op) {
-                        call.expect();
                         let what = CompletionKind::Fill { slice, round, at, data };
-                        todo.push(Completion { call: Arc::clone(call), part: *part, what });
+                        todo.fill(call, *part, what);
                     }
                 }
                 WorkerAction::Told { op, fields } => {
@@ -102,7 +111,7 @@ impl CompletionTable {
                 WorkerAction::Finished { op, ended, result } => {
                     if let Some((call, part)) = open.remove(op) {
                         let what = CompletionKind::Finished { ended, result };
-                        todo.push(Completion { call, part, what });
+                        todo.finish(call, part, what);
                     }
                 }
             }
@@ -142,7 +151,34 @@ impl CompletionTable {
     fn abort_some(&self, driver: &Driver<Self>, open: OpenCalls, error: &Error) {
         for (call, part) in open.0.into_values() {
             call.fail(part, error.clone());
-            self.settle(&call, &driver.blocks);
+            self.settle(&call, 1, &driver.blocks);
+        }
+    }
+}
+
+impl Completions {
+    /// Adds a value for a call that is open, which must not end before: one of the events that are settled with it
+    /// is outstanding.
+    fn fill(&mut self, call: &Arc<PendingCall>, part: usize, what: CompletionKind) {
+        self.events.push((part, what));
+        match self.calls.last_mut() {
+            Some(last) if Arc::ptr_eq(&last.call, call) => last.count += 1,
+            _ => {
+                call.expect();
+                self.calls.push(CallEvents { call: Arc::clone(call), count: 1, ends: 1 });
+            }
+        }
+    }
+
+    /// Adds the end of an operation of a call, which is an outstanding event.
+    fn finish(&mut self, call: Arc<PendingCall>, part: usize, what: CompletionKind) {
+        self.events.push((part, what));
+        match self.calls.last_mut() {
+            Some(last) if Arc::ptr_eq(&last.call, &call) => {
+                last.count += 1;
+                last.ends += 1;
+            }
+            _ => self.calls.push(CallEvents { call, count: 1, ends: 1 }),
         }
     }
 }
@@ -155,10 +191,12 @@ impl CallTables {
 }
 
 impl OpenCalls {
-    /// Registers an operation of a call.
-    pub(super) fn enter(&mut self, operation: OpId, call: &Arc<PendingCall>, part: usize) {
-        call.add_operation(operation);
-        self.0.insert(operation, (Arc::clone(call), part));
+    /// Registers operations of a call, each with its part.
+    pub(super) fn enter(&mut self, operations: &[(OpId, usize)], call: &Arc<PendingCall>) {
+        call.add_operations(operations);
+        for (operation, part) in operations {
+            self.0.insert(*operation, (Arc::clone(call), *part));
+        }
     }
 
     /// Drops operations, and gives how many were unfinished; their effects in progress continue.
@@ -180,23 +218,18 @@ impl OpenCalls {
 
 impl DriverHost for CompletionTable {
     type Machine = Node<Bytes, WorkerMachine>;
-    type Todo = Vec<Completion>;
+    type Todo = Completions;
     type Registry = CallTables;
 
     fn registry(&self) -> CallTables {
         CallTables::default()
     }
 
-    fn todo() -> Vec<Completion> {
-        SpareLists::take(&SPARE)
+    fn todo() -> Completions {
+        Completions { events: SpareLists::take(&EVENTS), calls: SpareLists::take(&CALLS) }
     }
 
-    fn collect(
-        &self,
-        node: &mut Self::Machine,
-        tables: &mut CallTables,
-        todo: &mut Vec<Completion>,
-    ) {
+    fn collect(&self, node: &mut Self::Machine, tables: &mut CallTables, todo: &mut Completions) {
         self.collect_of(&mut node.part, &mut tables.job, todo);
         node.each_group(|id, part| self.collect_of(part, tables.of(id), todo));
     }
@@ -214,18 +247,23 @@ impl DriverHost for CompletionTable {
         call.landing(*part, at, len)
     }
 
-    fn carry_out(&self, driver: &Arc<Driver<Self>>, mut todo: Vec<Completion>) {
+    fn carry_out(&self, driver: &Arc<Driver<Self>>, mut todo: Completions) {
         let mut bug = None;
-        for Completion { call, part, what } in todo.drain(..) {
-            // The event is settled even after a panic: otherwise the call would never end.
-            if let Err(panic) = panics::catch(|| self.run(&call, part, what, &driver.tracer)) {
-                let error = panics::internal(&panic);
-                call.fail(0, error);
-                bug = Some(panic);
+        let mut events = todo.events.drain(..);
+        for CallEvents { call, count, ends } in todo.calls.drain(..) {
+            for (part, what) in events.by_ref().take(count) {
+                // The event is settled even after a panic: otherwise the call would never end.
+                if let Err(panic) = panics::catch(|| self.run(&call, part, what, &driver.tracer)) {
+                    let error = panics::internal(&panic);
+                    call.fail(0, error);
+                    bug = Some(panic);
+                }
             }
-            self.settle(&call, &driver.blocks);
+            self.settle(&call, ends, &driver.blocks);
         }
-        SpareLists::keep(&SPARE, todo);
+        drop(events);
+        SpareLists::keep(&EVENTS, todo.events);
+        SpareLists::keep(&CALLS, todo.calls);
         if let Some(panic) = bug {
             resume_unwind(Box::new(panic));
         }

@@ -139,13 +139,16 @@ impl WorkerStore {
             |key: &FreshKey| PendingKey::new(Arc::clone(&key.slot), PullTarget::Nowhere, 0..0);
         let parts = keys.iter().map(part).collect();
         let call = PendingCall::new(self.group.clone(), None, Plan::default(), parts);
-        let (whole, mut spare) = (*self.whole.lock(), SpareLoans::default());
+        let (whole, mut spare, mut lent) =
+            (*self.whole.lock(), SpareLoans::default(), Vec::with_capacity(keys.len()));
         let mut orders = Vec::with_capacity(keys.len());
         for (at, FreshKey { slot, value }) in keys.iter_mut().enumerate() {
             let value = value.take().ok_or_else(|| internal("a key is initialised twice"))?;
-            let data = self.make(call.part(at), value, &mut CallInputs::default(), &mut spare)?;
+            let (inputs, loans) = (&mut CallInputs::default(), (&mut spare, &mut lent));
+            let data = self.make(call.part(at), value, inputs, loans)?;
             orders.push((slot.key.id(), spec_of(slot, whole), data));
         }
+        call.lend(&mut lent);
         self.begin_each(&call, orders, |worker: &mut WorkerMachine, (key, spec, data), now| {
             worker.init(key, spec, data, now, end)
         });

@@ -72,12 +72,17 @@ impl SpareLoans {
         self.0.truncate(most);
     }
 
-    /// A loan to which no frame refers. Frames end in the order of the loans: if some at the front are in use, so
+    /// Lends memory by a loan to which no frame refers. Frames end in the order of the loans: if some at the front are in use, so
     /// are those behind them, and a search through all would take a time that grows with the square of a list.
-    fn take(&mut self) -> Option<Arc<Loan>> {
+    ///
+    /// # Safety
+    /// As for [`Loan::new`].
+    unsafe fn lend(&mut self, start: *const u8, len: usize) -> Option<Arc<Loan>> {
         for _ in 0..MOST_TRIES {
             let mut loan = self.0.pop_front()?;
-            if Arc::get_mut(&mut loan).is_some() {
+            if let Some(ended) = Arc::get_mut(&mut loan) {
+                // SAFETY: the caller's promise.
+                unsafe { ended.again(start, len) };
                 return Some(loan);
             }
             self.0.push_back(loan);
@@ -115,15 +120,10 @@ pub(super) fn part_of(group: KeyGroup, outs: &[PlannedOut]) -> Result<PendingKey
 /// # Safety
 /// As for [`Loan::new`].
 unsafe fn lend(spare: &mut SpareLoans, start: *const u8, len: usize) -> Arc<Loan> {
-    if let Some(mut loan) = spare.take()
-        && let Some(ended) = Arc::get_mut(&mut loan)
-    {
-        // SAFETY: the caller's promise.
-        unsafe { ended.again(start, len) };
-        return loan;
-    }
     // SAFETY: the caller's promise.
-    Arc::new(unsafe { Loan::new(start, len) })
+    let again = unsafe { spare.lend(start, len) };
+    // SAFETY: the caller's promise.
+    again.unwrap_or_else(|| Arc::new(unsafe { Loan::new(start, len) }))
 }
 
 impl WorkerStore {
@@ -161,13 +161,13 @@ impl WorkerStore {
         if self.sums == WorkerSums::Linear { dtype } else { sums::sum_dtype(dtype) }
     }
 
-    /// Reads a value of a part of a call: it lends, sums or encodes it.
+    /// Reads a value of a part of a call: it lends, sums or encodes it. The call gets `lent` before the value is sent.
     pub(super) fn make(
         &self,
         part: &PendingKey,
         draft: OutgoingValue,
         values: &mut CallInputs<'_>,
-        loans: &mut SpareLoans,
+        (loans, made): (&mut SpareLoans, &mut Vec<Arc<Loan>>),
     ) -> Result<Bytes> {
         let (slot, lent) = (&part.slot, values.lent);
         match draft {
@@ -176,7 +176,7 @@ impl WorkerStore {
                 // SAFETY: plain values are as large as their key's, and are lent until the call ends, which
                 // ends the loan.
                 let loan = unsafe { lend(loans, start, bytes) };
-                part.lend(Arc::clone(&loan));
+                made.push(Arc::clone(&loan));
                 Ok(Bytes::of_loan(loan, bytes))
             }
             OutgoingValue::Sum { values, sum, bytes } => {

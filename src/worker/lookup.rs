@@ -56,7 +56,7 @@ impl WorkerStore {
             let some = self.step_with(|worker, open, now| {
                 for (part, item) in list.by_ref().take(AT_ONCE.0) {
                     match ask(worker, item, now) {
-                        Ok(operation) => open.enter(operation, call, part),
+                        Ok(operation) => open.enter(&[(operation, part)], call),
                         Err(failure) => {
                             call.fail(part, self.error(&failure));
                             refused = true;
@@ -70,14 +70,15 @@ impl WorkerStore {
                 refused = true;
             }
         }
-        self.driver.host.settle(call, &self.driver.blocks);
+        self.driver.host.settle(call, 1, &self.driver.blocks);
     }
 
     /// Looks up all keys that this worker has not used yet, in one batch.
     pub(super) fn find(&self, call: &'static str, keys: impl Iterator<Item = Key>) -> Result<()> {
         let table = &self.local.keys.table;
-        let mut unknown: Vec<Key> =
-            keys.filter(|key| table.with(*key, |_, _| Some(())).is_none()).collect();
+        let held = table.hold();
+        let mut unknown: Vec<Key> = keys.filter(|key| held.get(*key).is_none()).collect();
+        drop(held);
         if unknown.is_empty() {
             return Ok(());
         }

@@ -10,7 +10,7 @@ use super::inputs::SpareLoans;
 use super::requests::KeyRequest;
 use super::rows::RowMemory;
 use crate::local::plan::Plan;
-use crate::runtime::{BlockPool, Bytes};
+use crate::runtime::{BlockPool, Bytes, Loan};
 use crate::sys::kept;
 use crate::tensor::Lent;
 
@@ -31,6 +31,8 @@ pub(super) struct CallMemory {
     pub(super) requests: VecDeque<KeyRequest>,
     /// Requests of one batch.
     pub(super) made: Vec<KeyRequest<Bytes>>,
+    /// Loans of one batch.
+    pub(super) lent: Vec<Arc<Loan>>,
     pub(super) loans: SpareLoans,
     pub(super) rows: RowMemory,
 }
@@ -49,6 +51,7 @@ impl CallMemory {
     pub(super) fn leave(mut self: Box<Self>) {
         self.requests.clear();
         self.made.clear();
+        self.lent.clear();
         self.rows.shrink();
         if self.requests.capacity().max(self.parts.capacity()) <= MOST_KEYS {
             kept::keep(&MEMORY, self);
@@ -98,7 +101,7 @@ impl CallMemory {
             if parts.capacity() == 0 {
                 continue;
             }
-            self.loans.keep(parts.iter_mut().filter_map(PendingKey::take_loan), MOST_KEYS);
+            self.loans.keep(call.take_loans(), MOST_KEYS);
             let rows = parts.iter_mut().filter_map(PendingKey::take_rows);
             rows.for_each(|rows| self.rows.keep(rows, blocks));
             parts.clear();

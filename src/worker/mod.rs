@@ -251,14 +251,14 @@ impl WorkerStore {
         let end = self.moment(deadline);
         let asked = self.step_with(|worker, open, now| {
             let operation = ask(worker, now, end).map_err(|failure| self.error(&failure))?;
-            open.enter(operation, &call, 0);
+            open.enter(&[(operation, 0)], &call);
             Ok(())
         });
         let asked = asked.flatten();
         if asked.is_err() {
             return (asked, Vec::new());
         }
-        self.driver.host.settle(&call, &self.driver.blocks);
+        self.driver.host.settle(&call, 1, &self.driver.blocks);
         (self.wait(&call), call.told())
     }
 
@@ -652,7 +652,9 @@ impl JobMember for WorkerStore {
         if stopped > 0 {
             call.fail(0, fail!(Cancelled, "cancelled; a push goes on, outs are undefined"));
         }
-        (0..stopped).for_each(|_| self.driver.host.settle(&call, &self.driver.blocks));
+        if stopped > 0 {
+            self.driver.host.settle(&call, stopped, &self.driver.blocks);
+        }
     }
 
     fn poll(&self, ticket: u64, is_over: &dyn Fn() -> bool) {

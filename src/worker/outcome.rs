@@ -97,14 +97,14 @@ impl CallOutcome {
 }
 
 /// Ends the loans of a call that has this result.
-pub(super) fn end_loans<'a>(
-    loans: impl Iterator<Item = &'a Arc<Loan>>,
+pub(super) fn end_loans(
+    loans: &[Arc<Loan>],
     mut result: Result<()>,
     blocks: &Arc<BlockPool>,
 ) -> Result<()> {
     for loan in loans {
         match &result {
-            Ok(()) => loan.end(),
+            Ok(()) => Loan::end(loan),
             // Frames in flight may still take effect, so they keep a copy of the values.
             Err(_) => {
                 if let Err(error) = loan.copy(blocks) {

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use smallvec::SmallVec;
+
 use super::call::{PendingCall, PendingKey, PullTarget};
 use super::inputs::{CallInputs, OutgoingValue, part_of};
 use super::memory::CallMemory;
@@ -16,10 +18,10 @@ use crate::local::kind::StoreKind;
 use crate::local::plan::{self, KeyGroup, Pairs, Plan, RowPairs};
 use crate::local::table::Slot;
 use crate::runtime::Bytes;
-use kvstore_protocol::{PullDependency, Time};
+use kvstore_protocol::{OpId, PullDependency, Time};
 
-/// Batch size of requests: maximum keys, and bytes of their values.
-pub(super) const AT_ONCE: (usize, usize) = (128, 512 << 10);
+/// Batch size of requests: maximum keys, as many as a bundle has, and bytes of their values.
+pub(super) const AT_ONCE: (usize, usize) = (64, 512 << 10);
 
 impl WorkerStore {
     /// Whether each push is a round by itself.
@@ -251,7 +253,7 @@ impl WorkerStore {
         priority: i32,
         deadline: Deadline,
     ) -> Result<Arc<PendingCall>> {
-        let CallMemory { requests, made, loans, .. } = memory;
+        let CallMemory { requests, made, lent, loans, .. } = memory;
         let (end, mut first) = (self.moment(deadline), 0);
         while !requests.is_empty() {
             let (mut bytes, mut next) = (0, first);
@@ -263,10 +265,11 @@ impl WorkerStore {
                 request.map(|request| (next - 1, request))
             });
             let some = some.map(|(part, request)| {
-                request.make(|draft| self.make(call.part(part), draft, &mut values, loans))
+                request.make(|draft| self.make(call.part(part), draft, &mut values, (loans, lent)))
             });
             // Values prepared before an error are sent: the codec's residual counts them as sent.
             let failure = until_error(some, made);
+            call.lend(lent);
             let behind = first + made.len();
             let of_call = (priority, round_info::bits_of(values.weight));
             let started = self.start(&call, first, made.drain(..), of_call, end);
@@ -280,7 +283,7 @@ impl WorkerStore {
                 }
             }
         }
-        self.driver.host.settle(&call, &self.driver.blocks);
+        self.driver.host.settle(&call, 1, &self.driver.blocks);
         Ok(call)
     }
 
@@ -294,6 +297,7 @@ impl WorkerStore {
         (priority, weight): (i32, u64),
         end: Time,
     ) -> Result<()> {
+        let mut operations = SmallVec::<[(OpId, usize); AT_ONCE.0]>::new();
         self.step_with(|worker, open, now| {
             worker.weigh(weight);
             for (part, request) in (first..).zip(requests) {
@@ -312,12 +316,13 @@ impl WorkerStore {
                     KeyOperation::Restore(slices) => worker.restore(key, slices, now, end),
                 };
                 match operation {
-                    Ok(operation) => open.enter(operation, call, part),
+                    Ok(operation) => operations.push((operation, part)),
                     // No request has begun: the machine refuses either the first of a call or none.
                     Err(failure) if part == 0 => return Err(self.error(&failure)),
                     Err(failure) => call.fail(part, self.error(&failure)),
                 }
             }
+            open.enter(&operations, call);
             Ok(())
         })?
     }

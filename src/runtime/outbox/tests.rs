@@ -110,7 +110,7 @@ fn a_bundle_is_read_as_it_was_written_or_not_at_all() {
         (0..5).map(|at| message(MessageKind::Value, at, Body::Data(block.part(at.into(), 90))));
     is_read_as_written(values.collect(), &blocks);
     let parts = vec![message(MessageKind::Push, 1, Body::Data(lent)); 2];
-    loan.end();
+    Loan::end(&loan);
     assert!(sent(&[Message::bundle(parts)]).is_empty(), "nobody needs it, so it has arrived");
 }
 

@@ -279,7 +279,7 @@ impl ExchangeRun {
     pub(super) fn complete(&self) -> Result<()> {
         self.gate.close();
         let failure = self.failure.lock().take().map_or(Ok(()), Err);
-        let result = end_loans(self.loans.iter(), failure, self.owner.home.blocks());
+        let result = end_loans(&self.loans, failure, self.owner.home.blocks());
         if result.is_ok() {
             self.layout.hand_out(&self.call, self.place);
         }
