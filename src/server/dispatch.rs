@@ -101,21 +101,7 @@ impl ServerDispatch {
         if state.lists.len() < actions.len() {
             state.lists.append(&mut self.lists.lock());
         }
-        let mut entering = std::mem::take(&mut state.entering);
-        let mut slice = None;
-        for action in actions {
-            // Tasks are of the slice that has the name before these.
-            if matches!(action, ServerAction::Install { .. } | ServerAction::Drop { .. }) {
-                todo.extend(state.enter(slice.take(), &mut entering));
-            }
-            let Some((name, task)) = state.task(action) else { continue };
-            if slice != Some(name) {
-                todo.extend(state.enter(slice.replace(name), &mut entering));
-            }
-            entering.push(task);
-        }
-        todo.extend(state.enter(slice, &mut entering));
-        state.entering = entering;
+        state.enter_all(actions, todo);
     }
 
     /// Keeps lists for the next tasks.
@@ -176,6 +162,29 @@ impl DispatchState {
             next.digests().inspect(|it| it.announce());
         }
         Some(at)
+    }
+
+    /// Queues actions on their slices; adds the slices that have work.
+    fn enter_all(
+        &mut self,
+        actions: impl Iterator<Item = ServerAction<Bytes>>,
+        todo: &mut Vec<Arc<SliceQueue>>,
+    ) {
+        let mut entering = std::mem::take(&mut self.entering);
+        let mut slice = None;
+        for action in actions {
+            // Earlier tasks are of the slice that has the name before these.
+            if matches!(action, ServerAction::Install { .. } | ServerAction::Drop { .. }) {
+                todo.extend(self.enter(slice.take(), &mut entering));
+            }
+            let Some((name, task)) = self.task(action) else { continue };
+            if slice != Some(name) {
+                todo.extend(self.enter(slice.replace(name), &mut entering));
+            }
+            entering.push(task);
+        }
+        todo.extend(self.enter(slice, &mut entering));
+        self.entering = entering;
     }
 
     /// Queues tasks on their slice, and gives it; drops them if it is not here. The list is empty then.
@@ -388,4 +397,84 @@ fn extents(place: &Placement) -> Vec<i64> {
 
 fn extent(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Config, Settings};
+    use crate::local::kind::StoreKind;
+    use crate::runtime::BlockPool;
+    use crate::trace::Tracer;
+    use kvstore_protocol::KeySpec;
+
+    const OLD: SliceName = SliceName { key: 7, generation: 1, slice: 0 };
+    const OTHER: SliceName = SliceName { key: 8, generation: 1, slice: 0 };
+
+    fn install(slice: SliceName, value: u8, blocks: &Arc<BlockPool>) -> ServerAction<Bytes> {
+        let spec = KeySpec { dtype: DType::U8.code(), shape: vec![4], whole: false };
+        let place = Arc::new(Placement { spec, slice_bytes: 4, servers: vec![0] });
+        let data = Bytes::of_block(blocks.join(&[&[value; 4]]).unwrap());
+        ServerAction::Install { slice, place, data }
+    }
+
+    /// A push, and the end of its round.
+    fn push(slice: SliceName, value: u8, blocks: &Arc<BlockPool>) -> [ServerAction<Bytes>; 2] {
+        let data = Bytes::of_block(blocks.join(&[&[value; 4]]).unwrap());
+        let (round, setting) = (1, 0);
+        let add = ServerAction::Add {
+            slice,
+            round,
+            rank: 0,
+            first: true,
+            codec: 0,
+            setting,
+            weight: 0,
+            part: 0,
+            scale: 0,
+            data,
+        };
+        [add, ServerAction::Close { slice, round, setting }]
+    }
+
+    /// The values of the slices that have work, in its order, after it.
+    fn values(actions: Vec<ServerAction<Bytes>>, blocks: &Arc<BlockPool>) -> Vec<u8> {
+        let local = Local::new(1, 1, Settings::new(&Config::new()).unwrap(), StoreKind::DistSync);
+        let tracer = Tracer::new(None, std::time::Instant::now());
+        let mut state = DispatchState::beginning_with(Arc::new(Handling::PLAIN));
+        let mut todo = Vec::new();
+        state.enter_all(actions.into_iter(), &mut todo);
+        for shard in &todo {
+            shard.work(&local, &tracer, blocks, &mut |_| panic!("an answer"));
+        }
+        todo.iter().map(|shard| shard.stored(blocks)[0]).collect()
+    }
+
+    #[test]
+    fn tasks_of_a_slice_enter_together_and_never_another_slice_of_the_name() {
+        let blocks = &Arc::default();
+        let [[add, close], [add_other, close_other]] =
+            [push(OLD, 2, blocks), push(OTHER, 9, blocks)];
+        let actions = vec![install(OLD, 1, blocks), add, close];
+        assert_eq!(values(actions, blocks), [2], "one entry for three tasks");
+        // The key is initialised again behind its push, with another one between.
+        let [add, close] = push(OLD, 2, blocks);
+        let actions = vec![
+            install(OTHER, 8, blocks),
+            install(OLD, 1, blocks),
+            add,
+            close,
+            install(OLD, 3, blocks),
+            add_other,
+            close_other,
+        ];
+        assert_eq!(values(actions, blocks), [9, 2, 3, 9]);
+        // What is removed has its tasks before, and none behind.
+        let [add, close] = push(OLD, 2, blocks);
+        let [late, close_late] = push(OLD, 4, blocks);
+        let drop = ServerAction::Drop { key: OLD.key, generation: OLD.generation, slices: 1 };
+        let other = install(OTHER, 5, blocks);
+        let actions = vec![install(OLD, 1, blocks), add, close, drop, late, close_late, other];
+        assert_eq!(values(actions, blocks), [2, 5]);
+    }
 }

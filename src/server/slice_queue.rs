@@ -325,6 +325,13 @@ mod tests {
         (state.failure().map(ToString::to_string), stored)
     }
 
+    impl SliceQueue {
+        /// The stored value.
+        pub(in crate::server) fn stored(&self, blocks: &Arc<BlockPool>) -> Vec<u8> {
+            outcome(self, blocks).1
+        }
+    }
+
     #[test]
     fn a_round_with_two_contributions_of_an_opaque_dtype_is_not_merged() {
         let local = Local::new(1, 1, Settings::new(&Config::new()).unwrap(), StoreKind::DistSync);

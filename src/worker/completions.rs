@@ -34,7 +34,7 @@ pub(super) struct OpenCalls(SequenceMap<(Arc<PendingCall>, usize)>);
 
 /// Work for pending calls, in order.
 #[derive(Default)]
-pub(super) struct Completions {
+pub(super) struct CompletionList {
     events: Vec<(usize, CompletionKind)>,
     calls: Vec<CallEvents>,
 }
@@ -92,7 +92,7 @@ impl CompletionTable {
         &self,
         part: &mut WorkerMachine,
         OpenCalls(open): &mut OpenCalls,
-        todo: &mut Completions,
+        todo: &mut CompletionList,
     ) {
         for action in part.actions() {
             self.local.fault("collect");
@@ -156,7 +156,7 @@ impl CompletionTable {
     }
 }
 
-impl Completions {
+impl CompletionList {
     /// Adds a value for a call that is open, which must not end before: one of the events that are settled with it
     /// is outstanding.
     fn fill(&mut self, call: &Arc<PendingCall>, part: usize, what: CompletionKind) {
@@ -218,18 +218,23 @@ impl OpenCalls {
 
 impl DriverHost for CompletionTable {
     type Machine = Node<Bytes, WorkerMachine>;
-    type Todo = Completions;
+    type Todo = CompletionList;
     type Registry = CallTables;
 
     fn registry(&self) -> CallTables {
         CallTables::default()
     }
 
-    fn todo() -> Completions {
-        Completions { events: SpareLists::take(&EVENTS), calls: SpareLists::take(&CALLS) }
+    fn todo() -> CompletionList {
+        CompletionList { events: SpareLists::take(&EVENTS), calls: SpareLists::take(&CALLS) }
     }
 
-    fn collect(&self, node: &mut Self::Machine, tables: &mut CallTables, todo: &mut Completions) {
+    fn collect(
+        &self,
+        node: &mut Self::Machine,
+        tables: &mut CallTables,
+        todo: &mut CompletionList,
+    ) {
         self.collect_of(&mut node.part, &mut tables.job, todo);
         node.each_group(|id, part| self.collect_of(part, tables.of(id), todo));
     }
@@ -247,7 +252,7 @@ impl DriverHost for CompletionTable {
         call.landing(*part, at, len)
     }
 
-    fn carry_out(&self, driver: &Arc<Driver<Self>>, mut todo: Completions) {
+    fn carry_out(&self, driver: &Arc<Driver<Self>>, mut todo: CompletionList) {
         let mut bug = None;
         let mut events = todo.events.drain(..);
         for CallEvents { call, count, ends } in todo.calls.drain(..) {
