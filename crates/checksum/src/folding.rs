@@ -4,15 +4,19 @@
 #![allow(unsafe_code, reason = "instructions that not every processor has")]
 
 use std::arch::x86_64::{
-    __m128i, __m512i, _mm_clmulepi64_si128, _mm_crc32_u64, _mm_cvtsi128_si64, _mm_extract_epi64,
-    _mm_set_epi64x, _mm_xor_si128, _mm512_broadcast_i64x2, _mm512_clmulepi64_epi128,
-    _mm512_extracti64x2_epi64, _mm512_loadu_si512, _mm512_ternarylogic_epi64, _mm512_xor_si512,
-    _mm512_zextsi128_si512,
+    __m128i, __m512i, _MM_HINT_T0, _mm_clmulepi64_si128, _mm_crc32_u64, _mm_cvtsi128_si64,
+    _mm_extract_epi64, _mm_prefetch, _mm_set_epi64x, _mm_xor_si128, _mm512_broadcast_i64x2,
+    _mm512_clmulepi64_epi128, _mm512_extracti64x2_epi64, _mm512_loadu_si512,
+    _mm512_ternarylogic_epi64, _mm512_xor_si512, _mm512_zextsi128_si512,
 };
 
 /// Bytes of one register, and of one step.
 pub(crate) const WIDE: usize = 64;
 pub(crate) const STEP: usize = 4 * WIDE;
+
+/// Prefetch distance, in steps: memory that is in no cache is read a third faster than by the processor's own
+/// prefetching, which ends at each page.
+const AHEAD: usize = 16;
 
 /// Minimum bytes: shorter inputs are faster without folding.
 const LEAST: usize = 2 * STEP;
@@ -92,7 +96,10 @@ pub(crate) fn fold_wide(
 ) -> Option<[__m128i; 4]> {
     let (first, steps) = steps.split_first()?;
     let mut fold = WideFold::new(start, load(first), by_step);
-    for step in steps {
+    for (at, step) in steps.iter().enumerate() {
+        if let Some(later) = steps.get(at + AHEAD) {
+            prefetch(later);
+        }
         fold.add(load(step));
     }
     Some(fold.end(by_wide))
@@ -149,6 +156,14 @@ fn load(step: &[u8; STEP]) -> [__m512i; 4] {
         unsafe { _mm512_loadu_si512(step.as_ptr().add(index * WIDE).cast()) }
     };
     [at(0), at(1), at(2), at(3)]
+}
+
+#[inline]
+fn prefetch(step: &[u8; STEP]) {
+    for line in step.as_chunks::<WIDE>().0 {
+        // SAFETY: part of the base instruction set; changes nothing but the caches.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast()) };
+    }
 }
 
 #[inline]
