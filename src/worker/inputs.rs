@@ -72,8 +72,9 @@ impl SpareLoans {
         self.0.truncate(most);
     }
 
-    /// Lends memory by a loan to which no frame refers. Frames end in the order of the loans: if some at the front are in use, so
-    /// are those behind them, and a search through all would take a time that grows with the square of a list.
+    /// Lends memory by a loan to which no frame refers. Frames end in the order of the loans: if some at the front
+    /// are in use, so are those behind them, and a search through all would take a time that grows with the
+    /// square of a list.
     ///
     /// # Safety
     /// As for [`Loan::new`].
@@ -161,7 +162,8 @@ impl WorkerStore {
         if self.sums == WorkerSums::Linear { dtype } else { sums::sum_dtype(dtype) }
     }
 
-    /// Reads a value of a part of a call: it lends, sums or encodes it. The call gets `lent` before the value is sent.
+    /// Reads a value of a part of a call: it lends, sums or encodes it. The call gets the loan,
+    /// which is added to `made`, before the value is sent.
     pub(super) fn make(
         &self,
         part: &PendingKey,

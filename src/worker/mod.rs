@@ -651,8 +651,6 @@ impl JobMember for WorkerStore {
             call.operations().chunks(AT_ONCE.0).map(|some| stop(some).unwrap_or(0)).sum();
         if stopped > 0 {
             call.fail(0, fail!(Cancelled, "cancelled; a push goes on, outs are undefined"));
-        }
-        if stopped > 0 {
             self.driver.host.settle(&call, stopped, &self.driver.blocks);
         }
     }

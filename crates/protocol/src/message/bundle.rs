@@ -30,14 +30,6 @@ pub struct BundleParts<D> {
     bytes: u64,
 }
 
-impl<D: Data> From<Vec<Message<D>>> for BundleParts<D> {
-    fn from(messages: Vec<Message<D>>) -> Self {
-        let mut parts = Self::default();
-        messages.into_iter().for_each(|part| parts.push(part));
-        parts
-    }
-}
-
 impl<D> Default for BundleParts<D> {
     fn default() -> Self {
         Self { messages: Vec::new(), bytes: 0 }
