@@ -4,6 +4,8 @@
 use std::collections::HashSet;
 use std::sync::{Arc, Weak};
 
+use smallvec::SmallVec;
+
 use super::call::PendingCall;
 use super::submit::AT_ONCE;
 use super::{WorkerMachine, WorkerStore};
@@ -54,15 +56,21 @@ impl WorkerStore {
         // Steps are bounded, so that a long list does not block the machine.
         while list.peek().is_some() && !refused {
             let some = self.step_with(|worker, open, now| {
+                let mut begun = SmallVec::<[(OpId, usize); AT_ONCE.0]>::new();
+                let mut refusal = None;
                 for (part, item) in list.by_ref().take(AT_ONCE.0) {
                     match ask(worker, item, now) {
-                        Ok(operation) => open.enter(&[(operation, part)], call),
+                        Ok(operation) => begun.push((operation, part)),
                         Err(failure) => {
-                            call.fail(part, self.error(&failure));
-                            refused = true;
+                            refusal = Some((part, self.error(&failure)));
                             break;
                         }
                     }
+                }
+                open.enter(&begun, call);
+                if let Some((part, error)) = refusal {
+                    call.fail(part, error);
+                    refused = true;
                 }
             });
             if let Err(error) = some {
