@@ -5,11 +5,13 @@
 //! it has come.
 
 use std::io::{self, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::Command;
 use std::sync::{Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
+
+use socket2::{Domain, SockRef, Socket, Type};
 
 use crate::Subject;
 use crate::cases::Case;
@@ -18,6 +20,8 @@ use crate::processes::Processes;
 
 /// Bytes that go back together when both directions are used at once: a slice of ours.
 const SLICE: usize = 256 << 10;
+/// Congestion control of the library's connections over the loopback, which does not pace.
+const UNPACED: &[u8] = b"reno";
 
 pub struct Raw {
     stream: TcpStream,
@@ -30,6 +34,7 @@ pub struct Raw {
 
 pub fn serve(address: &str, connections: &str) -> io::Result<()> {
     let listener = TcpListener::bind(address)?;
+    SockRef::from(&listener).set_tcp_congestion(UNPACED)?;
     let (mut stream, _) = listener.accept()?;
     stream.set_nodelay(true)?;
     let mut length = [0; 8];
@@ -76,6 +81,15 @@ fn serve_both_ways(mut from: TcpStream, mut to: TcpStream, length: usize) -> io:
     })
 }
 
+/// Connects as the library does over the loopback.
+fn connect(address: &str) -> io::Result<TcpStream> {
+    let address: SocketAddr = address.parse().map_err(io::Error::other)?;
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
+    socket.set_tcp_congestion(UNPACED)?;
+    socket.connect(&address.into())?;
+    Ok(socket.into())
+}
+
 impl Raw {
     pub fn start(case: &Case, both_ways: bool) -> io::Result<Self> {
         let address = free_address();
@@ -85,7 +99,7 @@ impl Raw {
         processes.spawn(Command::new(program).args(["raw", &address, connections]))?;
         let mut tries = 0;
         let mut stream = loop {
-            match TcpStream::connect(&address) {
+            match connect(&address) {
                 Ok(stream) => break stream,
                 Err(error) if tries > 500 => return Err(error),
                 Err(_) => std::thread::sleep(Duration::from_millis(10)),
@@ -94,7 +108,7 @@ impl Raw {
         };
         stream.set_nodelay(true)?;
         stream.write_all(&(case.bytes() as u64).to_le_bytes())?;
-        let back = both_ways.then(|| TcpStream::connect(&address)).transpose()?;
+        let back = both_ways.then(|| connect(&address)).transpose()?;
         let (value, out) = (vec![1; case.bytes()], vec![0; case.bytes()]);
         Ok(Self { stream, back, value, out, processes })
     }

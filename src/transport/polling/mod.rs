@@ -149,6 +149,11 @@ impl Polling {
         self.takes_turns
     }
 
+    /// Whether it reads large pieces too, instead of the threads of the transports.
+    pub(crate) fn reads_all(&self) -> bool {
+        self.reads_all
+    }
+
     /// Polls until `is_there`, or until it is time to sleep.
     pub(crate) fn wait(self, is_there: impl Fn() -> bool) {
         if !self.is_admitted() {

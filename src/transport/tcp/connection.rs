@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
-use std::net::{Shutdown, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use smallvec::SmallVec;
-use socket2::{SockRef, TcpKeepalive};
+use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 
 use super::call_backs::CallBacks;
 use super::framing::{HEAD, MessageKind, head};
@@ -102,6 +102,18 @@ impl Drop for RecordBuffer {
             spare.push(bytes);
         }
     }
+}
+
+/// A new socket, to connect or bind to an address.
+pub(super) fn socket_for(address: &SocketAddr) -> io::Result<Socket> {
+    let socket = Socket::new(Domain::for_address(*address), Type::STREAM, Some(Protocol::TCP))?;
+    #[cfg(target_os = "linux")]
+    if address.ip().to_canonical().is_loopback() {
+        // No link is shared there, and congestion control that paces (BBR) has a timer for each few packets.
+        // Accepted connections inherit it. A system that refuses keeps its own.
+        _ = socket.set_tcp_congestion(b"reno");
+    }
+    Ok(socket)
 }
 
 /// Sets the options of a socket, before its first byte.

@@ -40,8 +40,8 @@ use run::{ExchangeHome, ExchangeRun, RunOwner};
 const LAST_WORDS: Duration = Duration::from_secs(5);
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
-/// Maximum number of bytes of an array that a caller reads from shared memory. With more, wake-ups take little of
-/// the time.
+/// Maximum number of bytes of an array for which a caller reads beside the threads of the transport. With more,
+/// wake-ups take little of the time.
 const READ: usize = 1 << 20;
 
 /// The exchanges of a worker, which begin with its first collective call.
@@ -316,12 +316,11 @@ impl WorkerStore {
     fn polling_of(&self, call: &CollectiveCall, driver: &Driver<ExchangeHost>) -> Option<Polling> {
         let arrays = call.values.iter().chain(&call.outs);
         let largest = arrays.map(LentTensor::bytes).max().unwrap_or(0);
-        if largest > READ {
-            return None;
-        }
         let others = self.seat().workers as usize - 1;
         let polling = driver.polling(PolledCall { bytes: largest, others });
-        (largest <= POLLED || polling.takes_turns()).then_some(polling)
+        let reads =
+            largest <= POLLED || polling.reads_all() || largest <= READ && polling.takes_turns();
+        reads.then_some(polling)
     }
 
     /// Gives the exchange of a ticket up, if it has one.

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use kvstore::Config;
+use socket2::{Domain, SockRef, Socket, Type};
 
 use super::COMMAND;
 use super::agree::{BenchGroup, number_of};
@@ -49,6 +50,7 @@ impl Wire {
         let own = if is_alone { Ipv4Addr::LOCALHOST.into() } else { own_address(config)? };
         let (listener, password) = (TcpListener::bind((own, 0))?, number_of(&job_name()?));
         let address = listener.local_addr()?;
+        do_not_pace(&SockRef::from(&listener), &address)?;
         let serve = move || serve_all(&listener, password, most);
         thread::Builder::new().name("wire".into()).spawn(serve)?;
         let all = group.exchange(&[&words(address)[..], &[password]].concat())?;
@@ -109,8 +111,20 @@ fn own_address(config: &Config) -> Result<IpAddr> {
     local_address_of(&split_root(&root)?.0)
 }
 
+/// As the library: a connection over the loopback has a congestion control that does not pace.
+fn do_not_pace(socket: &Socket, address: &SocketAddr) -> io::Result<()> {
+    #[cfg(target_os = "linux")]
+    if address.ip().is_loopback() {
+        return socket.set_tcp_congestion(b"reno");
+    }
+    Ok(())
+}
+
 fn connect(address: SocketAddr, password: f64) -> io::Result<TcpStream> {
-    let mut stream = TcpStream::connect_timeout(&address, CONNECT)?;
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
+    do_not_pace(&socket, &address)?;
+    socket.connect_timeout(&address.into(), CONNECT)?;
+    let mut stream = TcpStream::from(socket);
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(SILENCE))?;
     stream.set_write_timeout(Some(SILENCE))?;

@@ -8,10 +8,9 @@ use std::time::{Duration, Instant};
 
 use mio::unix::SourceFd;
 use mio::{Interest, Registry, Token};
-use socket2::{Domain, Protocol, Socket, Type};
 
 use super::super::admission::{AdmissionPolicy, Caller, Certified, refuse};
-use super::super::connection::prepare;
+use super::super::connection::{prepare, socket_for};
 use super::super::endpoint::{Endpoint, Greeted};
 use super::super::greeting::Status;
 use super::super::layer::Layer;
@@ -52,7 +51,7 @@ impl Port {
     }
 
     fn bind_to(address: &SocketAddr) -> io::Result<Self> {
-        let socket = Socket::new(Domain::for_address(*address), Type::STREAM, Some(Protocol::TCP))?;
+        let socket = socket_for(address)?;
         // A restarted process gets the port of the former one, whose connections are not forgotten yet.
         socket.set_reuse_address(true)?;
         socket.bind(&(*address).into())?;

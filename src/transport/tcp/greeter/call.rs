@@ -7,10 +7,8 @@ use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use socket2::{Domain, Protocol, Socket, Type};
-
 use super::super::admission::{CallerGreeting, Failure};
-use super::super::connection::prepare;
+use super::super::connection::{prepare, socket_for};
 use super::super::endpoint::{Endpoint, Greeted};
 use super::super::greeting::{Lane, Status};
 use super::super::layer::Layer;
@@ -67,7 +65,7 @@ struct CallGreeting {
 
 /// Begins to connect to an address.
 pub(super) fn connect(address: &SocketAddr) -> io::Result<TcpStream> {
-    let socket = Socket::new(Domain::for_address(*address), Type::STREAM, Some(Protocol::TCP))?;
+    let socket = socket_for(address)?;
     socket.set_nonblocking(true)?;
     match socket.connect(&(*address).into()) {
         Err(error) if error.raw_os_error() != Some(libc::EINPROGRESS) => Err(error),
@@ -358,7 +356,25 @@ fn refusal(to: &str, endpoint: &Endpoint, failure: Failure) -> DialError {
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a failed test")]
 mod tests {
-    use super::{Domain, Socket, SocketAddr, Type, is_connected};
+    use std::net::SocketAddr;
+
+    use socket2::{Domain, SockRef, Socket, Type};
+
+    use super::super::accept::Port;
+    use super::{connect, is_connected};
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn connections_over_the_loopback_are_not_paced() {
+        let port = Port::bind("", &[SocketAddr::from(([127, 0, 0, 1], 0))]).unwrap();
+        port.socket.set_nonblocking(false).unwrap();
+        let caller = connect(&port.at).unwrap();
+        let (accepted, _) = port.socket.accept().unwrap();
+        for end in [caller, accepted] {
+            let name = SockRef::from(&end).tcp_congestion().unwrap();
+            assert_eq!(name.split(|byte| *byte == 0).next(), Some(&b"reno"[..]));
+        }
+    }
 
     #[test]
     fn a_connection_with_itself_counts_as_refused() {
