@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use std::sync::Weak;
 
 use super::split::{Post, Split};
-use super::{Task, processor};
+use super::{Task, place};
 use crate::sys::spin::Spin;
 use crate::sys::sync::{AtomicUsize, Condvar, Mutex, Ordering, fence};
 
@@ -180,8 +180,7 @@ impl ThreadCrew {
         if post.seats() > 0 {
             post.close();
         }
-        // No spinning where the owner runs: all other processors may be taken.
-        let apart = split.processor().is_none_or(|owners| processor() != Some(owners));
+        let shared = split.processor().filter(|owners| place::processor() == Some(*owners));
         // Before the seat is released, so that the owner's next split finds this helper.
         self.start_looking();
         if post.leave() {
@@ -189,7 +188,8 @@ impl ThreadCrew {
             drop(self.state.lock());
             self.left.notify_all();
         }
-        apart
+        // No spinning where the owner runs.
+        shared.is_none_or(place::leave)
     }
 
     /// Searches for work until there is some.

@@ -11,6 +11,7 @@
 mod crew;
 #[cfg(all(test, loom))]
 mod models;
+mod place;
 mod split;
 mod wakes;
 
@@ -177,19 +178,6 @@ impl Pool {
             spins = self.crew.serve(helper, spins);
         }
     }
-}
-
-/// The processor that this thread runs on, where that can be known.
-fn processor() -> Option<usize> {
-    // A model must be deterministic, and Miri has no processors.
-    if cfg!(any(loom, miri)) {
-        return None;
-    }
-    #[cfg(target_os = "linux")]
-    // SAFETY: a plain call.
-    return usize::try_from(unsafe { libc::sched_getcpu() }).ok();
-    #[cfg(not(target_os = "linux"))]
-    None
 }
 
 /// Runs `start` with all signals blocked, so that threads started in it never run a handler of the

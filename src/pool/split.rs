@@ -2,7 +2,7 @@
 
 use std::ptr;
 
-use super::processor;
+use super::place;
 use crate::log::{Level, log};
 use crate::panics;
 use crate::sys::sync::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
@@ -39,7 +39,7 @@ impl Split {
             end = pieces.min(start.saturating_add(size));
             Share::new(start, end)
         });
-        Self { run, shares, count, failed: AtomicBool::new(false), processor: processor() }
+        Self { run, shares, count, failed: AtomicBool::new(false), processor: place::processor() }
     }
 
     pub(super) fn processor(&self) -> Option<usize> {

@@ -107,6 +107,11 @@ impl CheckMemory {
 }
 
 impl<'a> Lists<'a> {
+    /// How many tensors there are.
+    pub(crate) fn tensors(&self) -> usize {
+        self.values.len() + self.outs.len()
+    }
+
     /// The keys of the call, in processing order.
     pub(crate) fn keys(&self) -> KeyWalk<'_> {
         KeyWalk::new(&self.values, &self.outs)

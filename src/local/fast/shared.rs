@@ -18,6 +18,10 @@ use crate::sys::sync::Mutex;
 /// Runs of keys for each thread: the last ones even out what threads are behind.
 const RUNS: usize = 8;
 
+/// Bytes of an average tensor from which sharing the keys out pays. All are locked first then, and what is known of
+/// a key moves from one processor's caches to another's.
+const LEAST_BYTES: usize = 512;
+
 /// The memory of a call whose keys are shared out. Each thread keeps one.
 #[derive(Default)]
 pub(crate) struct SharedMemory {
@@ -49,7 +53,8 @@ impl Applier {
         if !are_short(lists) {
             return keys;
         }
-        let help = Help::ask(self.team.threads - 1, lists.bytes);
+        let pays = lists.bytes >= lists.tensors() * LEAST_BYTES;
+        let help = Help::ask(if pays { self.team.threads - 1 } else { 0 }, lists.bytes);
         let keys = match help.helpers {
             0 => keys,
             helpers => self.make_shared(keys, merge, helpers, memory),
