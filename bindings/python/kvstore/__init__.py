@@ -26,7 +26,9 @@
 Arrays are numpy arrays and all objects with `__dlpack__`, such as PyTorch's tensors; nothing is
 copied on the way into the library. Each failure is a `KVStoreError` whose text names the key, the
 shapes and the dtypes, and also the builtin exception that fits best. At the end of the program open
-stores close themselves; what is pending gets ten seconds.
+stores close themselves; what is pending gets ten seconds. Where an exception that nothing has
+caught ends it, stores of jobs are aborted: the other workers get `PeerLostError`. `sys.exit` is no
+such end.
 
 See `help(kvstore.KVStore)` for the forms that keys and arrays may take.
 """

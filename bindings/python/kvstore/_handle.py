@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import sys
 import weakref
 from ctypes import byref
 from typing import Any, Callable, Optional
@@ -129,11 +130,19 @@ class Handle(_native.Handle, Unique):
         if self.has_ended:
             return
         self.end_serving()
+        if ends_by_exception() and self._has_other_workers():
+            # A worker that closes has left in order, and the others go on without it.
+            loaded.kv_abort(self.pointer)
         status = wait(lambda ms: loaded.kv_close(self.pointer, ms), _EXIT_SECONDS)
         self.has_ended = True
         if status == Status.TIMEOUT:
             loaded.kv_abort(self.pointer)
             self._give_up()
+
+    def _has_other_workers(self) -> bool:
+        workers = ctypes.c_int32()
+        status: int = loaded.kv_num_workers(self.pointer, byref(workers))
+        return status == Status.OK and workers.value > 1
 
     def _give_up(self) -> None:
         """An updater does not return: what it and its operation use must stay as it is."""
@@ -190,6 +199,15 @@ def _option_text(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return str(value)
+
+
+def ends_by_exception() -> bool:
+    """Whether an exception that nothing has caught ends the program.
+
+    An interactive interpreter goes on behind one.
+    """
+    is_interactive = hasattr(sys, "ps1") or bool(sys.flags.interactive)
+    return getattr(sys, "last_value", None) is not None and not is_interactive
 
 
 def run_postponed() -> None:

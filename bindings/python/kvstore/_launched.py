@@ -8,6 +8,7 @@ from typing import Any, Optional
 
 import kvstore
 from kvstore import KVStore
+from kvstore._handle import ends_by_exception
 
 # What tells that a launcher has started several processes.
 _ROOTS = ("KV_ROOT", "DMLC_PS_ROOT_URI")
@@ -36,6 +37,11 @@ class LaunchedJob:
             elif options:
                 raise kvstore.InvalidArgumentError("init: the job has been joined already")
             return self._store
+
+    def leave_at_exit(self) -> None:
+        """Leaves the job; if an exception ends the program, the store's end tells the others."""
+        if not ends_by_exception():
+            self.leave(None)
 
     def leave(self, timeout: Optional[float]) -> None:
         """Closes the store, if it is open."""

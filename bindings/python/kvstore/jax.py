@@ -33,6 +33,7 @@ __all__ = ["Optimizer", "allreduce", "broadcast", "init", "rank", "shutdown", "s
 _OPERATIONS = ("mean", "sum")
 
 _job = LaunchedJob()
+atexit.register(_job.leave_at_exit)
 # Lists of keys that have been made, by the structure of their trees.
 _known: dict[str, list[str]] = {}
 
@@ -60,7 +61,6 @@ def size() -> int:
     return init().num_workers
 
 
-@atexit.register
 def shutdown(timeout: Optional[float] = None) -> None:
     """Leaves the job, which may wait for the others; the end of the program does it, too."""
     _job.leave(timeout)

@@ -41,6 +41,7 @@ _SIZES = ("num_machines", "num_machine")
 _LEARNERS = ("tree_learner", "tree", "tree_type", "tree_learner_type")
 
 _job = LaunchedJob()
+atexit.register(_job.leave_at_exit)
 
 
 class _Thread(threading.local):
@@ -75,7 +76,6 @@ def size() -> int:
     return init().num_workers
 
 
-@atexit.register
 def shutdown(timeout: Optional[float] = None) -> None:
     """Leaves the job, which may wait for the others; the end of the program does it, too."""
     _job.leave(timeout)

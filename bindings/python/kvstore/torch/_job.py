@@ -5,12 +5,12 @@ from __future__ import annotations
 import atexit
 import math
 import os
-import sys
 import threading
 from typing import Any, Optional
 
 import kvstore
 from kvstore import KVStore
+from kvstore._handle import ends_by_exception
 
 from ._rendezvous import Rendezvous, join
 
@@ -183,7 +183,7 @@ def _at_exit() -> None:
     """Serves the others to their end; a program that ends by an exception leaves at once."""
     if _job is None or _job.process != os.getpid():
         return
-    if getattr(sys, "last_value", None) is not None:
+    if ends_by_exception():
         _job.abort()
         return
     try:
