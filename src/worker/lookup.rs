@@ -57,21 +57,17 @@ impl WorkerStore {
         while list.peek().is_some() && !refused {
             let some = self.step_with(|worker, open, now| {
                 let mut begun = SmallVec::<[(OpId, usize); AT_ONCE.0]>::new();
-                let mut refusal = None;
                 for (part, item) in list.by_ref().take(AT_ONCE.0) {
                     match ask(worker, item, now) {
                         Ok(operation) => begun.push((operation, part)),
                         Err(failure) => {
-                            refusal = Some((part, self.error(&failure)));
+                            call.fail(part, self.error(&failure));
+                            refused = true;
                             break;
                         }
                     }
                 }
                 open.enter(&begun, call);
-                if let Some((part, error)) = refusal {
-                    call.fail(part, error);
-                    refused = true;
-                }
             });
             if let Err(error) = some {
                 call.fail(usize::MAX, error);

@@ -258,6 +258,7 @@ def test_the_garbage_collector_may_run_anywhere(kv):
         assert time.monotonic() < deadline, (len(handle._open_handles), len(handle.postponed))
         gc.collect()
         kv.pull(1, out=out)  # Frees the stores that such a collection has found.
+    assert list(handle._open_handles) == [kv._handle]
 
 
 def program(body):
