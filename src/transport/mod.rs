@@ -40,7 +40,7 @@ pub(crate) use names::who_and_address;
 pub(crate) use peer_transport::AUTO;
 use peer_transport::TransportChoice;
 pub(crate) use piece::{Piece, Unwritten};
-pub(crate) use polling::{PolledCall, Polling};
+pub(crate) use polling::{POLLED, PolledCall, Polling};
 pub(crate) use receive_room::{ReceiveGate, ReceivePlace, ReceiveRoom, ReceiveTarget, Receiver};
 pub(crate) use resource_limits::check as check_room;
 pub(crate) use send_buffer::{LentPart, SendBuffer};

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::vec::Drain;
 
 use super::group::WorkerGroup;
-use super::outcome::{CallOutcome, POLLED, end_loans};
+use super::outcome::{CallOutcome, end_loans};
 use super::rows::WantedRows;
 use crate::error::{Error, Result};
 use crate::local::Local;
@@ -22,7 +22,7 @@ use crate::sys::DefaultFloats;
 use crate::sys::sync::Mutex;
 use crate::tensor::Buffer;
 use crate::trace::Tracer;
-use crate::transport::{ReceiveGate, ReceiveTarget, Receiver};
+use crate::transport::{POLLED, ReceiveGate, ReceiveTarget, Receiver};
 use kvstore_protocol::{Ended, OpId};
 
 /// Maximum number of keys of a call whose caller polls.

@@ -11,10 +11,6 @@ use crate::search;
 use crate::sys::sync::{Condvar, Mutex};
 use crate::transport::Polling;
 
-/// Maximum number of bytes of a call whose caller polls. With more, other threads need its processor, and waking it
-/// takes little of the time.
-pub(super) const POLLED: usize = 16 << 10;
-
 /// The result of a call, for the one thread that waits for it.
 pub(super) struct CallOutcome {
     state: Mutex<OutcomeState>,

@@ -25,6 +25,12 @@ const MOST_SOURCES: usize = 8;
 /// Maximum length in bytes of a small piece: reading it takes no longer than a wake-up.
 pub(super) const SMALL: usize = 32 << 10;
 
+/// Maximum number of bytes of a call whose caller polls beside the threads of the transports. With more, they need
+/// its processor, and waking it takes little of the time.
+pub(crate) const POLLED: usize = 16 << 10;
+/// The same where the caller hears all workers that make the call.
+const POLLED_TOGETHER: usize = 1 << 20;
+
 /// Looks after which a thread wakes the receivers that it has let sleep: some microseconds.
 const PATIENCE: u32 = 64;
 
@@ -77,7 +83,8 @@ pub(crate) struct Polling {
     sources: SmallVec<[Arc<dyn PolledSource>; MOST_SOURCES]>,
     /// Number of other processes whose messages arrive there.
     peers: usize,
-    /// Whether the thread waits for workers that make the same call, and hears all of them.
+    /// Whether the thread waits for workers that make the same call, and hears all of them: it polls for longer, as they
+    /// may need this processor.
     takes_turns: bool,
     reads_all: bool,
     /// None if the thread does not poll.
@@ -134,24 +141,28 @@ impl Polling {
         others > 0 && peers >= others.min(MOST_SOURCES) && processors() <= peers + 1
     }
 
-    /// Begins.
+    /// Begins, unless the call has so many bytes that its thread had better sleep.
     pub(super) fn started(mut self) -> Self {
+        if !self.is_admitted() {
+            return self;
+        }
         let others = self.call.others;
         self.takes_turns = others > 0 && self.peers >= others.min(MOST_SOURCES);
         self.reads_all = self.may_read_all(self.peers);
+        let most = if self.takes_turns { POLLED_TOGETHER } else { POLLED };
+        if self.call.bytes > most && !self.reads_all {
+            return self.declined();
+        }
         self.sources.iter().for_each(|source| source.begin(self.reads_all));
         self
     }
 
-    /// Whether it polls for longer, as what is waited for comes from all workers that make the same call: they may
-    /// need this processor for it.
-    pub(crate) fn takes_turns(&self) -> bool {
-        self.takes_turns
-    }
-
-    /// Whether it reads large pieces too, instead of the threads of the transports.
-    pub(crate) fn reads_all(&self) -> bool {
-        self.reads_all
+    /// The thread will not poll: its slot is free, and it owes no wake-up.
+    fn declined(mut self) -> Self {
+        self.sources.clear();
+        self.guard = None;
+        wake_owed();
+        self
     }
 
     /// Polls until `is_there`, or until it is time to sleep.

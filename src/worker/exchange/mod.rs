@@ -13,7 +13,6 @@ use std::sync::{Arc, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use super::completions::CompletionTable;
-use super::outcome::POLLED;
 use super::{WorkerMachine, WorkerStore, WorkerSums, closed};
 use crate::config::JobConfig;
 use crate::deadline::Deadline;
@@ -39,10 +38,6 @@ use run::{ExchangeHome, ExchangeRun, RunOwner};
 /// Maximum time for the others to acknowledge the last segments before this worker leaves.
 const LAST_WORDS: Duration = Duration::from_secs(5);
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
-
-/// Maximum number of bytes of an array for which a caller reads beside the threads of the transport. With more,
-/// wake-ups take little of the time.
-const READ: usize = 1 << 20;
 
 /// The exchanges of a worker, which begin with its first collective call.
 pub(super) struct WorkerExchanges {
@@ -272,10 +267,10 @@ impl WorkerStore {
     fn await_exchange(
         driver: &Arc<Driver<ExchangeHost>>,
         (id, run): &(ExchangeId, Arc<ExchangeRun>),
-        polling: Option<Polling>,
+        polling: Polling,
     ) -> Result<()> {
         let expire = || Arc::clone(driver).give_up(*id, "it was interrupted");
-        run.outcome().wait(polling, expire).unwrap_or_else(|| Err(closed()))
+        run.outcome().wait(Some(polling), expire).unwrap_or_else(|| Err(closed()))
     }
 
     /// Begins a collective call; its result is that of the ticket.
@@ -309,18 +304,15 @@ impl WorkerStore {
             (id.group == group && run.ticket() == Some(number)).then(|| Arc::clone(run))
         };
         let run = driver.with_registry(|open| open.iter().find_map(is_of))?;
-        self.polling_of(run.call(), &driver)
+        Some(self.polling_of(run.call(), &driver))
     }
 
     /// Begins to poll for a call, unless other threads need the processor.
-    fn polling_of(&self, call: &CollectiveCall, driver: &Driver<ExchangeHost>) -> Option<Polling> {
+    fn polling_of(&self, call: &CollectiveCall, driver: &Driver<ExchangeHost>) -> Polling {
         let arrays = call.values.iter().chain(&call.outs);
         let largest = arrays.map(LentTensor::bytes).max().unwrap_or(0);
         let others = self.seat().workers as usize - 1;
-        let polling = driver.polling(PolledCall { bytes: largest, others });
-        let reads =
-            largest <= POLLED || polling.reads_all() || largest <= READ && polling.takes_turns();
-        reads.then_some(polling)
+        driver.polling(PolledCall { bytes: largest, others })
     }
 
     /// Gives the exchange of a ticket up, if it has one.

@@ -189,7 +189,8 @@ impl SharedReader {
     fn run(&self, mut sleeper: GateSleeper) {
         let mut lookout = AdaptiveWait::new();
         while !self.call_backs.is_closed() {
-            let result = self.wait(&mut sleeper, &mut lookout).and_then(|()| self.read_all());
+            let result = self.wait(&mut sleeper, &mut lookout);
+            let result = result.and_then(|reads| if reads { self.read_all() } else { Ok(()) });
             if let Err(error) = result
                 && error.kind() != io::ErrorKind::Interrupted
             {
@@ -199,18 +200,19 @@ impl SharedReader {
         }
     }
 
-    /// Waits for an event, at first by polling. A peer that must take bytes first needs the processor itself.
-    fn wait(&self, sleeper: &mut GateSleeper, lookout: &mut AdaptiveWait) -> io::Result<()> {
-        let mut sleep = || sleeper.sleep(self.patience / LOOKS);
+    /// Waits for an event, at first by polling; false where a thread of the program begins to read instead. A peer that
+    /// must take bytes first needs the processor itself.
+    fn wait(&self, sleeper: &mut GateSleeper, lookout: &mut AdaptiveWait) -> io::Result<bool> {
+        let mut sleep = || sleeper.sleep(self.patience / LOOKS).map(|()| true);
         if self.call_backs.has_debts() || self.gate.is_polled() {
             return sleep();
         }
         let look = || {
             if self.gate.is_polled() {
-                return Some(Ok(()));
+                return Some(Ok(false));
             }
             let mut reading = self.reading.try_lock()?;
-            reading.look().map(|is_there| is_there.then_some(())).transpose()
+            reading.look().map(|is_there| is_there.then_some(true)).transpose()
         };
         lookout.wait(look, sleep)
     }
