@@ -4,6 +4,7 @@
 #![allow(
     clippy::cast_possible_truncation,
     clippy::cast_possible_wrap,
+    clippy::cast_precision_loss,
     clippy::cast_sign_loss,
     reason = "sizes and numbers of a test"
 )]
@@ -15,7 +16,7 @@ use std::ffi::{CStr, c_char, c_void};
 use std::ptr::{null, null_mut};
 
 use common::random::{self, Random, operations};
-use kvstore::DType;
+use kvstore::{Config, DType, Key, Store, Tensor, TensorMut};
 
 /// A tensor of the C interface.
 #[repr(C)]
@@ -429,4 +430,59 @@ fn the_short_way_differs_in_nothing() {
         }
     }
     player.compare_values();
+}
+
+/// Floats of the layers of a model, about the borders at which a list is planned instead.
+const LAYERS: &[usize] = &[1, 511, 2_047, 2_048, 2_049, 9_000, 32_767];
+const LARGE_LAYERS: &[usize] = &[32_768, 50_000, 150_000];
+
+/// Two values for each layer, in integers, so that a sum has no rounding.
+fn gradient(layer: usize, value: usize, len: usize) -> Vec<f32> {
+    (0..len).map(|at| ((at + 7 * layer + 3 * value) % 1_000) as f32).collect()
+}
+
+fn tensors(arrays: &[Vec<f32>]) -> Vec<Tensor<'_>> {
+    arrays.iter().map(Tensor::from).collect()
+}
+
+fn places(arrays: &mut [Vec<f32>]) -> Vec<TensorMut<'_>> {
+    arrays.iter_mut().map(TensorMut::from).collect()
+}
+
+/// Threads share layers out whose sizes differ by far, and whose list is long enough for helpers.
+#[test]
+fn layers_of_any_size_have_the_sums_of_loops_on_any_threads() {
+    let mixed = [LAYERS, LARGE_LAYERS].concat();
+    for (sizes, threads) in [(LAYERS, "1"), (LAYERS, "2"), (LAYERS, "3"), (&mixed, "2")] {
+        let config = Config::new().with("threads", threads).unwrap();
+        let store = Store::open("local", &config).unwrap();
+        let sizes: Vec<usize> = sizes.iter().copied().cycle().take(70).collect();
+        let keys: Vec<Key> = (0..sizes.len() as u64).map(Key::from).collect();
+        let of = |value| -> Vec<Vec<f32>> {
+            sizes.iter().enumerate().map(|(layer, &len)| gradient(layer, value, len)).collect()
+        };
+        let (first, second) = (of(0), of(1));
+        let zeros: Vec<Vec<f32>> = sizes.iter().map(|&len| vec![0.0; len]).collect();
+        store.init_list(&keys, &tensors(&zeros)).unwrap();
+        let twice = [&keys[..], &keys[..]].concat();
+        let values = [tensors(&first), tensors(&second)].concat();
+        let mut outs = zeros.clone();
+        for rule in ["", "sgd"] {
+            let mut expected: Vec<Vec<f32>> = outs.clone();
+            for (layer, weights) in expected.iter_mut().enumerate() {
+                for (at, weight) in weights.iter_mut().enumerate() {
+                    let sum = first[layer][at] + second[layer][at];
+                    *weight = if rule.is_empty() { sum } else { *weight - 0.5 * sum };
+                }
+            }
+            if !rule.is_empty() {
+                store.set_optimizer(rule, "lr=0.5").unwrap();
+            }
+            store.pushpull_list(&twice, &values, &keys, &mut places(&mut outs)).unwrap();
+            assert_eq!(outs, expected, "{rule}, threads {threads}");
+            let mut pulled = zeros.clone();
+            store.pull_list(&keys, &mut places(&mut pulled)).unwrap();
+            assert_eq!(pulled, expected, "{rule}, threads {threads}");
+        }
+    }
 }

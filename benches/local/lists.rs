@@ -1,4 +1,4 @@
-//! What a key costs: one small key, and lists of small keys.
+//! What a key costs: one small key, and lists of small keys and of layers of middle size.
 
 use std::io;
 
@@ -17,6 +17,7 @@ pub fn run(report: &mut Report, group: &'static str) -> io::Result<Vec<Measured>
         Keys::one(1),
         Keys::one(16),
         Keys::many(1000, 1 << 10),
+        Keys::many(1000, 1 << 13),
         Keys::many(100_000, 16),
         Keys::many(100_000, 16).shuffled(),
     ];

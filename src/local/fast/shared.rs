@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::check::Lists;
 use super::keys::{KeyTensors, KeyWalk, emptied};
-use super::short::{are_short, tally};
+use super::short::{tally, traffic};
+use crate::kernel::Traffic;
 use crate::local::apply::Applier;
 use crate::local::counters::CallTally;
 use crate::local::lock::WriteGuard;
@@ -50,16 +51,14 @@ impl Applier {
         memory: &mut SharedMemory,
     ) -> KeyWalk<'a> {
         let keys = lists.keys();
-        if !are_short(lists) {
-            return keys;
-        }
+        let Some(traffic) = traffic(lists) else { return keys };
         let pays = lists.bytes >= lists.tensors() * LEAST_BYTES;
         let help = Help::ask(if pays { self.team.threads - 1 } else { 0 }, lists.bytes);
         let keys = match help.helpers {
             0 => keys,
-            helpers => self.make_shared(keys, merge, helpers, memory),
+            helpers => self.make_shared(keys, (merge, traffic), helpers, memory),
         };
-        self.make_each(keys, merge)
+        self.make_each(keys, merge, traffic)
     }
 
     /// Like [`Applier::make_each`], with helpers; stops as well where keys with values and keys
@@ -70,7 +69,7 @@ impl Applier {
     fn make_shared<'a>(
         &self,
         keys: KeyWalk<'a>,
-        merge: &ShortMerge,
+        (merge, traffic): (&ShortMerge, Traffic),
         helpers: usize,
         memory: &mut SharedMemory,
     ) -> KeyWalk<'a> {
@@ -81,7 +80,7 @@ impl Applier {
         let values = guards.iter_mut().map(|guard| Some(&mut **guard));
         let all = taken.iter().zip(values.chain(iter::repeat_with(|| None)));
         work.extend(all.map(|(&key, value)| SharedKey { key, value }));
-        let done = self.share(&mut work, merge, helpers, &mut memory.runs);
+        let done = self.share(&mut work, (merge, traffic), helpers, &mut memory.runs);
         memory.work = emptied(work);
         let mut tallies = CallTally::default();
         taken[..done].iter().for_each(|key| tallies.add(&tally(key)));
@@ -135,7 +134,7 @@ impl Applier {
     fn share(
         &self,
         work: &mut [SharedKey<'_>],
-        merge: &ShortMerge,
+        (merge, traffic): (&ShortMerge, Traffic),
         helpers: usize,
         memory: &mut Vec<SharedRun<'static, 'static>>,
     ) -> usize {
@@ -148,8 +147,11 @@ impl Applier {
             let _floats = DefaultFloats::enter();
             for (at, SharedKey { key, value }) in runs[index].lock().iter_mut().enumerate() {
                 match value {
-                    Some(value) => self.merge_short(key, value, merge).expect("its state is there"),
-                    None if self.fetch(key).is_some() => {}
+                    Some(value) => {
+                        let is_done = self.merge_short(key, value, merge, traffic);
+                        is_done.expect("its state is there");
+                    }
+                    None if self.fetch(key, traffic).is_some() => {}
                     None => {
                         // Relaxed: the end of the split orders it.
                         done.fetch_min(index * length + at, Ordering::Relaxed);

@@ -13,24 +13,29 @@ use crate::kernel::{Pass, Rule, Traffic};
 use crate::local::apply::Applier;
 use crate::local::counters::CallTally;
 use crate::local::lock::{ReadGuard, WriteGuard};
-use crate::local::merge::Team;
+use crate::local::merge::{STREAM_BYTES, Team};
 use crate::local::merger::ShortMerge;
 use crate::local::table::{Slot, Value};
 use crate::optim::{KeyRule, Optimizer, Passes, RowRule, StateArrays};
 use crate::sys::DefaultFloats;
+use crate::sys::caches::CacheSizes;
 use crate::tensor::{Array, DType, Lent, PageOffset, Place};
 
-/// Largest tensor of a list, and maximum bytes of a call, that are merged this way. No key is added
-/// or removed while the table is held.
-const SMALL_BYTES: usize = 8 << 10;
-const MOST_BYTES: usize = 64 << 20;
+/// Maximum bytes of a call that is made this way: no key is added or removed while the table is held.
+const MOST_BYTES: usize = 256 << 20;
+
+/// Maximum bytes of the largest tensor of a list whose passes leave it to the processor what to load before.
+const LOADED_BYTES: usize = 8 << 10;
 
 /// The arrays that a pass writes: mostly the stored value, and outs.
 type Targets = SmallVec<[*mut u8; FEW + 1]>;
 
-/// Whether the table is not held for long by a call on lists.
-pub(crate) fn are_short(lists: &Lists<'_>) -> bool {
-    lists.largest <= SMALL_BYTES && lists.bytes <= MOST_BYTES
+/// How the passes of a call on lists treat the caches. None for a call that is planned: its table would be held for
+/// long, or its stores may go past the caches.
+pub(super) fn traffic(lists: &Lists<'_>) -> Option<Traffic> {
+    let is_short = lists.largest < STREAM_BYTES && lists.bytes <= MOST_BYTES;
+    let loads = lists.largest > LOADED_BYTES && CacheSizes::get().looks_ahead(lists.bytes);
+    is_short.then_some(if loads { Traffic::Ahead } else { Traffic::Cached })
 }
 
 impl Applier {
@@ -45,18 +50,23 @@ impl Applier {
         // Copies do not calculate.
         let calculates = key.values.len() > 1 || matches!(merge, ShortMerge::Rule(_));
         let _floats = calculates.then(DefaultFloats::enter);
-        self.make(key, merge)?;
+        self.make(key, merge, Traffic::Cached)?;
         self.counters.add(&tally(key));
         Some(())
     }
 
     /// Makes a call on lists, key by key, up to one for which [`Applier::make_one`] gives None; gives
     /// the keys that are left.
-    pub(crate) fn make_each<'a>(&self, mut keys: KeyWalk<'a>, merge: &ShortMerge) -> KeyWalk<'a> {
+    pub(crate) fn make_each<'a>(
+        &self,
+        mut keys: KeyWalk<'a>,
+        merge: &ShortMerge,
+        traffic: Traffic,
+    ) -> KeyWalk<'a> {
         let _floats = DefaultFloats::enter();
         let mut done = CallTally::default();
         while let Some(key) = keys.first()
-            && self.make(&key, merge).is_some()
+            && self.make(&key, merge, traffic).is_some()
         {
             done.add(&tally(&key));
             keys.skip_first(&key);
@@ -66,20 +76,20 @@ impl Applier {
     }
 
     #[inline(always)]
-    fn make(&self, key: &KeyTensors<'_>, merge: &ShortMerge) -> Option<()> {
+    fn make(&self, key: &KeyTensors<'_>, merge: &ShortMerge, traffic: Traffic) -> Option<()> {
         if key.values.is_empty() {
-            return self.fetch(key);
+            return self.fetch(key, traffic);
         }
         let mut value = self.try_write(key.slot)?;
-        self.merge_short(key, &mut value, merge)
+        self.merge_short(key, &mut value, merge, traffic)
     }
 
     /// Copies a stored value to the outs. None if the key is in use or has been removed.
     #[inline(always)]
-    pub(super) fn fetch(&self, key: &KeyTensors<'_>) -> Option<()> {
+    pub(super) fn fetch(&self, key: &KeyTensors<'_>, traffic: Traffic) -> Option<()> {
         let stored = self.try_read(key.slot)?;
         let from = stored.buffer.as_ptr().cast_const();
-        self.copy(key.slot, from, Place::outs(key.outs));
+        self.copy(key.slot, from, Place::outs(key.outs), traffic);
         Some(())
     }
 
@@ -91,10 +101,11 @@ impl Applier {
         key: &KeyTensors<'_>,
         value: &mut Value,
         merge: &ShortMerge,
+        traffic: Traffic,
     ) -> Option<()> {
         match merge {
-            ShortMerge::Assign => self.assign(key, value),
-            ShortMerge::Rule(optimizer) => self.optimize_short(key, value, optimizer)?,
+            ShortMerge::Assign => self.assign(key, value, traffic),
+            ShortMerge::Rule(optimizer) => self.optimize_short(key, value, optimizer, traffic)?,
         }
         value.residuals = None;
         value.merges += 1;
@@ -103,7 +114,7 @@ impl Applier {
 
     /// Replaces a stored value by the sum of the values, and fills the outs.
     #[inline(always)]
-    fn assign(&self, key: &KeyTensors<'_>, value: &mut Value) {
+    fn assign(&self, key: &KeyTensors<'_>, value: &mut Value, traffic: Traffic) {
         let &KeyTensors { slot, values, outs } = key;
         let stored = value.buffer.as_ptr();
         if let (&[from], [] | [_], true) = (values, outs, slot.bytes() <= Array::FEW) {
@@ -120,25 +131,25 @@ impl Applier {
         targets.push(value.buffer.as_ptr());
         let needless = |out: &Place| matches!(values, [from] if from == out);
         targets.extend(outs.iter().filter(|out| !needless(out)).map(|out| out.start()));
-        self.pass(slot, Place::inputs(values), &targets);
+        self.pass(slot, Place::inputs(values), &targets, traffic);
     }
 
     /// Copies the elements of a key from one array to others.
     #[inline]
-    fn copy(&self, slot: &Slot, from: *const u8, outs: &[*mut u8]) {
+    fn copy(&self, slot: &Slot, from: *const u8, outs: &[*mut u8], traffic: Traffic) {
         match outs {
             [] => {}
             &[out] if slot.bytes() <= Array::FEW => {
                 array(out).copy_few(&array(from.cast_mut()), slot.bytes());
             }
-            _ => self.pass(slot, &[from], outs),
+            _ => self.pass(slot, &[from], outs, traffic),
         }
     }
 
     /// Adds arrays up, or copies the only one.
     #[inline]
-    fn pass(&self, slot: &Slot, inputs: &[*const u8], outs: &[*mut u8]) {
-        let (dtype, count, traffic) = (slot.dtype, slot.count, Traffic::Cached);
+    fn pass(&self, slot: &Slot, inputs: &[*const u8], outs: &[*mut u8], traffic: Traffic) {
+        let (dtype, count) = (slot.dtype, slot.count);
         let Team { isa, order, .. } = self.team;
         isa.sum_planned(&Pass { dtype, outs, inputs, count, traffic, order, divisor: None });
     }
@@ -149,6 +160,7 @@ impl Applier {
         key: &KeyTensors<'_>,
         value: &mut Value,
         optimizer: &Optimizer,
+        traffic: Traffic,
     ) -> Option<()> {
         let &KeyTensors { slot, values, outs } = key;
         let Value { buffer, state, .. } = value;
@@ -161,7 +173,7 @@ impl Applier {
             outs = &with_stored;
         }
         let (team, inputs, arrays) = (self.team, Place::inputs(values), &arrays);
-        let mut pass = OnePass { team, slot, inputs, outs, stored, arrays };
+        let mut pass = OnePass { team, slot, inputs, outs, stored, arrays, traffic };
         optimizer.push(slot.key, 1.0, state, &mut pass);
         Some(())
     }
@@ -198,13 +210,13 @@ struct OnePass<'a> {
     outs: &'a [*mut u8],
     stored: Array,
     arrays: &'a StateArrays,
+    traffic: Traffic,
 }
 
 impl Passes for OnePass<'_> {
     fn merge(&mut self, rule: &dyn Rule) {
-        let &mut Self { team: Team { isa, order, .. }, slot, inputs, outs, ref stored, arrays } =
-            self;
-        let (dtype, count, traffic) = (slot.dtype, slot.count, Traffic::Cached);
+        let &mut Self { team, slot, inputs, outs, ref stored, arrays, traffic } = self;
+        let (Team { isa, order, .. }, dtype, count) = (team, slot.dtype, slot.count);
         let target = arrays.target(stored, &(0..count));
         let pass = Pass { dtype, outs, inputs, count, traffic, order, divisor: None };
         isa.merge_planned(rule, &pass, &target);

@@ -39,7 +39,7 @@ const PIECE_BYTES: usize = 256 << 10;
 const LEAST_PIECE_BYTES: usize = 32 << 10;
 
 /// Size of one array from which stores may go past the caches.
-const STREAM_BYTES: usize = 128 << 10;
+pub(crate) const STREAM_BYTES: usize = 128 << 10;
 
 /// Bytes touched by a step below which it is one short pass, if on one thread.
 const AHEAD_BYTES: usize = 1 << 20;
