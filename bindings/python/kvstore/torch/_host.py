@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any, Callable, Optional
 
@@ -76,12 +77,15 @@ class HostOptimizer(StoredOptimizer):
         if max_norm is not None:
             store.set_clipping(max_norm)
         self.steps_in_backward = overlap
+        # Whether steps have begun that can be taken back.
+        self._is_open = False
         self._late = LateSteps(self._keys) if late else None
         self._steps: Optional[StepsInBackward] = None
         if overlap:
             self._steps = StepsInBackward(
                 self._keys, backward_passes_per_step, least_bytes=0, prepare=self._prepare
             )
+            self._steps.else_do = ", or call zero_grad() behind a pass that has failed"
             # The first steps of a training are scaled, more often than not.
             self._steps.is_held = max_norm is not None
 
@@ -90,6 +94,7 @@ class HostOptimizer(StoredOptimizer):
         self._set_rates()
         if self._speculates():
             self._store.begin()
+            self._is_open = True
 
     def _speculates(self) -> bool:
         """Whether steps begin before the norm of their gradients is known."""
@@ -120,15 +125,52 @@ class HostOptimizer(StoredOptimizer):
             self._keys.parameters[place].grad = None
         return loss
 
+    @torch.no_grad()
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """As of PyTorch's optimizers.
+
+        With `overlap` it also ends the steps of a pass behind which no step() comes, as it has
+        failed. With `max_norm` they are taken back; without, parameters that backward has stepped
+        stay so, with a RuntimeWarning.
+        """
+        if self._steps is not None:
+            self._leave(self._steps)
+        super().zero_grad(set_to_none)
+
+    def _leave(self, steps: StepsInBackward) -> None:
+        """Ends the steps of a pass behind which no step() comes."""
+        was_open = self._is_open
+        try:
+            places = steps.leave()
+        finally:
+            if was_open:
+                self._take_back()
+        if not places or was_open:
+            return
+        for place in places:
+            self._keys.take_step(place)
+        warnings.warn(
+            f"zero_grad: backward has stepped {len(places)} of {len(self._keys.names)} parameters "
+            "of a pass without a step(), and they stay so; with max_norm they are taken back",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+
+    def _take_back(self) -> None:
+        """Takes the steps back that have begun before their norm was known."""
+        self._is_open = False
+        self._store.rollback()
+        self._keys.pull()
+
     def _settle(self, steps: StepsInBackward) -> None:
         """Ends steps that have begun before their norm was known."""
         places: Sequence[int] = range(len(self._keys.names))
         try:
             places = steps.end()
             outcome = self._store.commit()
+            self._is_open = False
         except BaseException:
-            self._store.rollback()
-            self._keys.pull()
+            self._take_back()
             raise
         if outcome == kvstore.Commit.KEPT:
             for place in places:

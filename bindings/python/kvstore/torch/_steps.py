@@ -22,6 +22,8 @@ class StepsInBackward:
     """
 
     is_held = False
+    # What a program does behind a pass that has failed.
+    else_do = ""
 
     def __init__(
         self, keys: StoredParameters, passes: int, least_bytes: int, prepare: Callable[[], None]
@@ -55,7 +57,7 @@ class StepsInBackward:
         if is_begun or self._passed[place] == self._passes:
             raise RuntimeError(
                 f"`{self._keys.names[place]}`: a second gradient before step(); pass "
-                "backward_passes_per_step"
+                f"backward_passes_per_step{self.else_do}"
             )
         self._passed[place] += 1
         if self._passed[place] == self._passes and not self.is_held:
@@ -98,6 +100,17 @@ class StepsInBackward:
             places = list(gradients)
             self._begin(places, self._keys.copies.to_host(places, list(gradients.values())))
         self._coming, self._tickets = self._tickets, {}
+
+    def leave(self) -> list[int]:
+        """Ends a round without begin(), as its pass has failed. Gives the places of its steps."""
+        self.finish()
+        self._passed = [0] * len(self._passed)
+        if not self._tickets and not self._copied:
+            return []
+        # Copies that are under way end too: the next pass uses their memory again.
+        self._begin_copied(wait=True)
+        self._coming, self._tickets = self._tickets, {}
+        return self.end()
 
     def finish(self, places: Optional[Sequence[int]] = None) -> None:
         """Waits for weights of the last round that have not come: of some parameters, or all."""

@@ -93,6 +93,55 @@ def case_accumulation_in_backward():
         loss_of(model, 0).backward()
 
 
+def fail_in_backward(model, step):
+    """A pass that ends by an exception behind the last layer."""
+
+    def fail(gradient):
+        raise ValueError("in backward")
+
+    inputs, labels = batch(step, rank=0)
+    hidden = model[:3](inputs)
+    hidden.register_hook(fail)
+    torch.nn.functional.cross_entropy(model[3](hidden), labels).backward()
+
+
+def case_a_pass_that_fails_is_taken_back_by_zero_grad():
+    """As if it had not been; without max_norm, what it has stepped stays so."""
+    models, options = [], {"overlap": True, "max_norm": 1e9, **ADAMW}
+    for fails in (False, True):
+        model = new_model()
+        models.append(model)
+        optimizer = kt.HostOptimizer("adamw", model, **options)
+        train(model, optimizer, 2)
+        if fails:
+            before = copy.deepcopy(model.state_dict())
+            optimizer.zero_grad()
+            with pytest.raises(ValueError, match="in backward"):
+                fail_in_backward(model, 7)
+            assert optimizer._is_open, "no step has begun"
+            optimizer.zero_grad()
+            assert all(torch.equal(each, before[it]) for it, each in model.state_dict().items())
+        train(model, optimizer, 2)
+    assert all(torch.equal(one, two) for one, two in zip(*(it.parameters() for it in models)))
+
+
+def case_parameters_that_a_failed_pass_has_stepped_stay_so():
+    model = new_model()
+    optimizer = kt.HostOptimizer("adamw", model, overlap=True, **ADAMW)
+    train(model, optimizer, 2)
+    before = copy.deepcopy(model.state_dict())
+    optimizer.zero_grad()
+    with pytest.raises(ValueError, match="in backward"):
+        fail_in_backward(model, 7)
+    with pytest.raises(RuntimeError, match=r"or call zero_grad\(\) behind a pass that has failed"):
+        loss_of(model, 7).backward()
+    with pytest.warns(RuntimeWarning, match="has stepped 2 of 4 parameters"):
+        optimizer.zero_grad()
+    changed = [not torch.equal(each, before[it]) for it, each in model.state_dict().items()]
+    assert changed == [False, False, True, True]
+    train(model, optimizer, 2)
+
+
 MAX_NORM = 0.75
 
 
