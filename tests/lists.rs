@@ -453,10 +453,14 @@ fn places(arrays: &mut [Vec<f32>]) -> Vec<TensorMut<'_>> {
 #[test]
 fn layers_of_any_size_have_the_sums_of_loops_on_any_threads() {
     let mixed = [LAYERS, LARGE_LAYERS].concat();
-    for (sizes, threads) in [(LAYERS, "1"), (LAYERS, "2"), (LAYERS, "3"), (&mixed, "2")] {
+    // Long enough to be shared out in portions.
+    let long = [32_767; 200];
+    for (sizes, threads) in
+        [(LAYERS, "1"), (LAYERS, "2"), (LAYERS, "3"), (&mixed, "2"), (&long, "2")]
+    {
         let config = Config::new().with("threads", threads).unwrap();
         let store = Store::open("local", &config).unwrap();
-        let sizes: Vec<usize> = sizes.iter().copied().cycle().take(70).collect();
+        let sizes: Vec<usize> = sizes.iter().copied().cycle().take(sizes.len().max(70)).collect();
         let keys: Vec<Key> = (0..sizes.len() as u64).map(Key::from).collect();
         let of = |value| -> Vec<Vec<f32>> {
             sizes.iter().enumerate().map(|(layer, &len)| gradient(layer, value, len)).collect()

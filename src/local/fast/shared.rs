@@ -12,7 +12,7 @@ use crate::local::counters::CallTally;
 use crate::local::lock::WriteGuard;
 use crate::local::merger::ShortMerge;
 use crate::local::table::Value;
-use crate::pool::{Help, pool};
+use crate::pool::{Help, SPLIT_BYTES, pool};
 use crate::sys::DefaultFloats;
 use crate::sys::sync::Mutex;
 
@@ -22,6 +22,9 @@ const RUNS: usize = 8;
 /// Bytes of an average tensor from which sharing the keys out pays. All are locked first then, and what is known of
 /// a key moves from one processor's caches to another's.
 const LEAST_BYTES: usize = 512;
+
+/// Bytes of the tensors that are shared out at a time: a push has their keys locked meanwhile, for some milliseconds.
+const PORTION_BYTES: usize = 64 << 20;
 
 /// The memory of a call whose keys are shared out. Each thread keeps one.
 #[derive(Default)]
@@ -41,6 +44,13 @@ struct SharedKey<'a> {
     value: Option<&'a mut Value>,
 }
 
+/// Bytes that a call touches, if all keys have as many tensors as the first one; none where values and outs alone bring
+/// no helper a gain, as handing a list over takes longer than a key.
+fn touched(lists: &Lists<'_>, merge: &ShortMerge) -> usize {
+    let tensors = lists.keys().first().map_or(1, |key| key.values.len() + key.outs.len());
+    if lists.bytes < SPLIT_BYTES { 0 } else { lists.bytes / tensors * (tensors + merge.kept()) }
+}
+
 impl Applier {
     /// Makes a call on lists, if it is short enough, up to a key that is in use or has been removed,
     /// or for whose state there is no memory; gives the keys that are left.
@@ -50,21 +60,21 @@ impl Applier {
         merge: &ShortMerge,
         memory: &mut SharedMemory,
     ) -> KeyWalk<'a> {
-        let keys = lists.keys();
+        let mut keys = lists.keys();
         let Some(traffic) = traffic(lists) else { return keys };
         let pays = lists.bytes >= lists.tensors() * LEAST_BYTES;
-        let help = Help::ask(if pays { self.team.threads - 1 } else { 0 }, lists.bytes);
-        let keys = match help.helpers {
-            0 => keys,
-            helpers => self.make_shared(keys, (merge, traffic), helpers, memory),
-        };
+        let help = Help::ask(if pays { self.team.threads - 1 } else { 0 }, touched(lists, merge));
+        let mut goes_on = help.helpers > 0;
+        while goes_on {
+            (keys, goes_on) = self.make_shared(keys, (merge, traffic), help.helpers, memory);
+        }
         self.make_each(keys, merge, traffic)
     }
 
-    /// Like [`Applier::make_each`], with helpers; stops as well where keys with values and keys
-    /// without meet.
+    /// Makes a portion of a call with helpers, of keys that all have values or all have none; gives the keys that are
+    /// left, and whether they are another portion.
     ///
-    /// A push first locks every key, in order: where one is in use, the keys before it are done and
+    /// A push first locks every key of the portion, in order: where one is in use, the keys before it are done and
     /// those after it are not, as without helpers.
     fn make_shared<'a>(
         &self,
@@ -72,10 +82,10 @@ impl Applier {
         (merge, traffic): (&ShortMerge, Traffic),
         helpers: usize,
         memory: &mut SharedMemory,
-    ) -> KeyWalk<'a> {
+    ) -> (KeyWalk<'a>, bool) {
         let mut taken = emptied(std::mem::take(&mut memory.keys));
         let mut guards = emptied(std::mem::take(&mut memory.guards));
-        let rest = self.take_keys(keys.clone(), merge, &mut taken, &mut guards);
+        let (rest, is_full) = self.take_keys(keys.clone(), merge, &mut taken, &mut guards);
         let mut work = emptied(std::mem::take(&mut memory.work));
         let values = guards.iter_mut().map(|guard| Some(&mut **guard));
         let all = taken.iter().zip(values.chain(iter::repeat_with(|| None)));
@@ -85,25 +95,30 @@ impl Applier {
         let mut tallies = CallTally::default();
         taken[..done].iter().for_each(|key| tallies.add(&tally(key)));
         self.counters.add(&tallies);
-        let left = if done == taken.len() { rest } else { keys.after(done) };
+        let is_whole = done == taken.len();
+        let left = if is_whole { rest } else { keys.after(done) };
         (memory.keys, memory.guards) = (emptied(taken), emptied(guards));
-        left
+        (left, is_whole && is_full)
     }
 
-    /// Takes keys like the first one, with values or without, and locks those with values; gives the
-    /// keys that are left.
+    /// Takes the keys of a portion, and locks those with values; gives the keys that are left, and whether the portion
+    /// is full.
     fn take_keys<'a, 'b>(
         &'b self,
         mut keys: KeyWalk<'a>,
         merge: &ShortMerge,
         taken: &mut Vec<KeyTensors<'a>>,
         guards: &mut Vec<WriteGuard<'b, Value>>,
-    ) -> KeyWalk<'a>
+    ) -> (KeyWalk<'a>, bool)
     where
         'a: 'b,
     {
         let pulls = keys.first().is_some_and(|key| key.values.is_empty());
-        while let Some(key) = keys.first().filter(|key| key.values.is_empty() == pulls) {
+        let mut bytes = 0;
+        while bytes < PORTION_BYTES
+            && let Some(key) = keys.first().filter(|key| key.values.is_empty() == pulls)
+        {
+            bytes += (key.values.len() + key.outs.len()) * key.slot.bytes();
             if !pulls {
                 let Some(guard) = self.take_ready(&key, merge) else { break };
                 guards.push(guard);
@@ -111,7 +126,7 @@ impl Applier {
             taken.push(key);
             keys.skip_first(&key);
         }
-        keys
+        (keys, bytes >= PORTION_BYTES)
     }
 
     /// Locks a key, and makes its state. None if it is in use or has been removed, or if there is no
