@@ -133,28 +133,31 @@ class HostOptimizer(StoredOptimizer):
         failed. With `max_norm` they are taken back; without, parameters that backward has stepped
         stay so, with a RuntimeWarning.
         """
-        if self._steps is not None:
-            self._leave(self._steps)
+        stepped = self._leave_pass()
+        if stepped:
+            warnings.warn(
+                f"zero_grad: backward has stepped {stepped} of {len(self._keys.names)} parameters "
+                "of a pass without a step(), and they stay so; with max_norm they are taken back",
+                RuntimeWarning,
+                stacklevel=2,
+            )
         super().zero_grad(set_to_none)
 
-    def _leave(self, steps: StepsInBackward) -> None:
-        """Ends the steps of a pass behind which no step() comes."""
+    def _leave_pass(self) -> int:
+        """Ends the steps of a pass behind which no step() has come; gives how many stay made."""
+        if self._steps is None:
+            return 0
         was_open = self._is_open
         try:
-            places = steps.leave()
+            places = self._steps.leave()
         finally:
             if was_open:
                 self._take_back()
-        if not places or was_open:
-            return
+        if was_open:
+            return 0
         for place in places:
             self._keys.take_step(place)
-        warnings.warn(
-            f"zero_grad: backward has stepped {len(places)} of {len(self._keys.names)} parameters "
-            "of a pass without a step(), and they stay so; with max_norm they are taken back",
-            RuntimeWarning,
-            stacklevel=3,
-        )
+        return len(places)
 
     def _take_back(self) -> None:
         """Takes the steps back that have begun before their norm was known."""
@@ -181,6 +184,26 @@ class HostOptimizer(StoredOptimizer):
             gradients = [self._keys.parameters[place].grad for place in places]
             self._keys.step(places, [each for each in gradients if each is not None])
 
+    def save(self, path: Any) -> None:
+        """Saves weights and states as KVStore.save() does.
+
+        Steps that backward has begun are taken back first with `max_norm`, and step() makes them.
+        """
+        self._take_back_pass()
+        super().save(path)
+
+    def load(self, path: Any) -> None:
+        """Loads a file of save() into the store and the model."""
+        with torch.no_grad():
+            self._leave_pass()
+        super().load(path)
+
+    def _take_back_pass(self) -> None:
+        """Takes the steps back that backward has begun, where that can be done."""
+        if self._is_open:
+            with torch.no_grad():
+                self._leave_pass()
+
     def last_norm(self) -> kvstore.LastNorm:
         """The norm of the gradients of the last step, before clipping, and the skipped steps.
 
@@ -202,6 +225,7 @@ class HostOptimizer(StoredOptimizer):
         such a form; `torch.optim` goes on with it. States of narrow parameters are float32, and
         the "master" is one more. It goes through a file in the folder of temporary files.
         """
+        self._take_back_pass()
         self.wait_for_weights()
         return states_of(self._store, self._groups, self.param_groups)
 
@@ -211,6 +235,8 @@ class HostOptimizer(StoredOptimizer):
         Weights are those that the parameters have now, so a model is loaded first. Of options the
         learning rate is taken; the others are those of this optimizer.
         """
+        with torch.no_grad():
+            self._leave_pass()
         self.wait_for_weights()
         theirs = state_dict["param_groups"]
         lengths = [len(group.names) for group in self._groups]

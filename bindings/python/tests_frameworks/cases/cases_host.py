@@ -125,6 +125,33 @@ def case_a_pass_that_fails_is_taken_back_by_zero_grad():
     assert all(torch.equal(one, two) for one, two in zip(*(it.parameters() for it in models)))
 
 
+def case_states_behind_a_failed_pass_are_those_before_it():
+    """A program saves them before it ends, or loads older ones; a step behind that is whole."""
+    path = os.path.join(tempfile.mkdtemp(), "model.safetensors")
+    model, other = new_model(), new_model()
+    optimizer = kt.HostOptimizer("adamw", model, overlap=True, max_norm=1e9, **ADAMW)
+    plain = kt.HostOptimizer("adamw", other, max_norm=1e9, **ADAMW)
+    train(model, optimizer, 2)
+    train(other, plain, 2)
+    before = copy.deepcopy(model.state_dict())
+    states = [copy.deepcopy(each.state_dict()["state"]) for each in (optimizer, plain)]
+    for end in (optimizer.save, lambda _: optimizer.state_dict(), optimizer.load):
+        optimizer.zero_grad()
+        with pytest.raises(ValueError, match="in backward"):
+            fail_in_backward(model, 7)
+        end(path)
+        assert all(torch.equal(each, before[it]) for it, each in model.state_dict().items())
+    for mine, theirs in (states, (optimizer.state_dict()["state"], states[1])):
+        for place, fields in mine.items():
+            assert all(torch.equal(each, theirs[place][it]) for it, each in fields.items())
+    for network, each in ((model, optimizer), (other, plain)):
+        each.zero_grad()
+        loss_of(network, 5).backward()
+        each.save(path)
+        each.step()
+    assert all(torch.equal(one, two) for one, two in zip(model.parameters(), other.parameters()))
+
+
 def case_parameters_that_a_failed_pass_has_stepped_stay_so():
     model = new_model()
     optimizer = kt.HostOptimizer("adamw", model, overlap=True, **ADAMW)
