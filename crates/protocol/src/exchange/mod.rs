@@ -531,7 +531,7 @@ impl<D: Data> Exchanges<D> {
             let Some(call) = self.calls.get(&id) else { continue };
             let missing: Vec<Peer> = call.missing(&|rank| self.others[rank as usize].has_begun(id));
             // Its caller began to wait before the call began here.
-            let waited = now.saturating_sub(call.began).div_ceil(MS);
+            let waited = call.deadline.saturating_sub(call.began).div_ceil(MS);
             let text = format!("not done within {waited} ms, waiting for {}", list(&missing));
             self.fail(id, &Failure::new(Reason::Timeout, text));
         }
