@@ -11,7 +11,6 @@ import difflib
 import os
 import re
 import sys
-import zlib
 from pathlib import Path
 
 SOURCES = Path(__file__).resolve().parent
@@ -145,8 +144,7 @@ def main():
     else:
         write(kernels, folder)
     together = "".join(kernels[name] for name in sorted(kernels)).encode()
-    deflated = len(zlib.compress(together, 9))
-    print(f"{len(kernels)} kernels, {len(together):,} bytes of PTX, {deflated:,} deflated")
+    print(f"{len(kernels)} kernels, {len(together):,} bytes of PTX")
 
 
 if __name__ == "__main__":

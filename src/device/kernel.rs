@@ -1,9 +1,11 @@
-//! The kernels of the library: PTX by name, inflated and compiled by the driver when a device uses
-//! it first.
+//! The kernels of the library: PTX by name, decompressed once and compiled by the driver when a device
+//! uses one first.
 
 use std::ffi::CString;
+use std::io::Read;
+use std::sync::OnceLock;
 
-use miniz_oxide::inflate::decompress_to_vec;
+use lzma_rust2::LzmaReader;
 
 use super::context::{Device, lock};
 use super::name::KernelName;
@@ -12,20 +14,30 @@ use crate::error::{Result, fail};
 /// Threads of a block, as in `kernels/job.cuh`.
 const THREADS: u32 = 256;
 
-/// Kernels whose texts are deflated together: the name and the length of each, and the texts.
-type Family = (&'static [(&'static str, usize)], &'static [u8]);
+/// The name of each kernel, and the length of its text.
+const KERNELS: &[(&str, usize)] = include!(concat!(env!("OUT_DIR"), "/kernels.rs"));
 
-const FAMILIES: &[Family] = include!(concat!(env!("OUT_DIR"), "/kernels.rs"));
+/// The texts of all kernels, one after the other.
+const TEXTS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/kernels.lzma"));
 
 /// The PTX of a kernel, which ends with a zero.
 fn text_of(kernel: KernelName) -> Option<CString> {
+    static ALL: OnceLock<Vec<u8>> = OnceLock::new();
     let name = kernel.to_string();
-    let is_it = |(known, _): &(&str, usize)| *known == name;
-    let (kernels, texts) = FAMILIES.iter().find(|(kernels, _)| kernels.iter().any(is_it))?;
-    let at = kernels.iter().position(is_it)?;
-    let start = kernels[..at].iter().map(|(_, length)| length).sum::<usize>();
-    let texts = decompress_to_vec(texts).ok()?;
-    CString::new(texts.get(start..start + kernels[at].1)?).ok()
+    let at = KERNELS.iter().position(|(known, _)| *known == name)?;
+    let start = KERNELS[..at].iter().map(|(_, length)| length).sum::<usize>();
+    let all = ALL.get_or_init(decompress);
+    CString::new(all.get(start..start + KERNELS[at].1)?).ok()
+}
+
+/// The texts as they were; fewer if the library's file is damaged.
+fn decompress() -> Vec<u8> {
+    let mut texts = Vec::with_capacity(KERNELS.iter().map(|(_, length)| length).sum());
+    if let Ok(mut reader) = LzmaReader::new_mem_limit(TEXTS, u32::MAX, None) {
+        // What lacks is missed by name.
+        let _ = reader.read_to_end(&mut texts);
+    }
+    texts
 }
 
 impl Device {
@@ -59,8 +71,22 @@ impl Device {
 
 #[cfg(test)]
 mod tests {
-    use super::{KernelName, text_of};
+    use super::{KERNELS, KernelName, decompress, text_of};
     use crate::tensor::DType;
+
+    #[test]
+    fn the_texts_are_those_of_the_folder() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/src/device/ptx");
+        let all = decompress();
+        let mut rest = &all[..];
+        for (name, length) in KERNELS {
+            let (text, behind) = rest.split_at(*length);
+            assert_eq!(text, std::fs::read(format!("{folder}/{name}.ptx")).unwrap(), "{name}");
+            rest = behind;
+        }
+        assert!(rest.is_empty());
+        assert_eq!(KERNELS.len(), std::fs::read_dir(folder).unwrap().count());
+    }
 
     #[test]
     fn every_sum_and_every_copy_has_a_text() {
