@@ -165,6 +165,11 @@ impl Polling {
         self
     }
 
+    #[cfg(test)]
+    pub(super) fn takes_turns(&self) -> bool {
+        self.takes_turns
+    }
+
     /// Polls until `is_there`, or until it is time to sleep.
     pub(crate) fn wait(self, is_there: impl Fn() -> bool) {
         if !self.is_admitted() {

@@ -125,7 +125,6 @@ class HostOptimizer(StoredOptimizer):
             self._keys.parameters[place].grad = None
         return loss
 
-    @torch.no_grad()
     def zero_grad(self, set_to_none: bool = True) -> None:
         """As of PyTorch's optimizers.
 
@@ -143,6 +142,7 @@ class HostOptimizer(StoredOptimizer):
             )
         super().zero_grad(set_to_none)
 
+    @torch.no_grad()
     def _leave_pass(self) -> int:
         """Ends the steps of a pass behind which no step() has come; gives how many stay made."""
         if self._steps is None:
@@ -194,15 +194,13 @@ class HostOptimizer(StoredOptimizer):
 
     def load(self, path: Any) -> None:
         """Loads a file of save() into the store and the model."""
-        with torch.no_grad():
-            self._leave_pass()
+        self._leave_pass()
         super().load(path)
 
     def _take_back_pass(self) -> None:
         """Takes the steps back that backward has begun, where that can be done."""
         if self._is_open:
-            with torch.no_grad():
-                self._leave_pass()
+            self._leave_pass()
 
     def last_norm(self) -> kvstore.LastNorm:
         """The norm of the gradients of the last step, before clipping, and the skipped steps.
@@ -235,8 +233,7 @@ class HostOptimizer(StoredOptimizer):
         Weights are those that the parameters have now, so a model is loaded first. Of options the
         learning rate is taken; the others are those of this optimizer.
         """
-        with torch.no_grad():
-            self._leave_pass()
+        self._leave_pass()
         self.wait_for_weights()
         theirs = state_dict["param_groups"]
         lengths = [len(group.names) for group in self._groups]

@@ -106,10 +106,14 @@ fn a_waiting_thread_reads_small_pieces_and_the_ring_s_thread_all_others() {
 #[test]
 fn where_each_worker_has_one_processor_a_thread_that_takes_turns_reads_large_pieces() {
     let (mut pair, own) = (Pair::new(), std::thread::current().id());
-    // Some peer is not on this machine. Other tests may hold the slots.
+    // The other call is small, so that the thread polls for it.
+    let more_than_rings = pair.polling_for(PolledCall { bytes: 0, others: 2 });
+    assert!(!more_than_rings.takes_turns(), "some peer is not on this machine");
+    drop(more_than_rings);
     let more_than_rings = PolledCall { bytes: 1 << 20, others: 2 };
     assert!((0..100).all(|_| !pair.begin(more_than_rings).is_admitted()));
     let polling = pair.polling_for(PolledCall { bytes: 1 << 20, others: 1 });
+    assert!(polling.takes_turns());
     pair.send(1 << 20);
     pair.wait_until(|pair| {
         polling.look();
